@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A tier: a linear array of bytes on some medium, behind one small ops table.
+ *
+ * Tiers know offsets and bytes, neither blocks nor files nor policy. Work is asynchronous: a
+ * tier_io is submitted, its @done is called once, on the tier's own thread (or, for tiers that
+ * complete at once, on the submitter's), with no lock held; it must be short and must not block.
+ * Everything outside this folder calls tiers through the checked wrappers below, never through the
+ * table: the wrapper checks the request on the way in and counts it on the way out.
+ */
+#ifndef KVC_TIER_H
+#define KVC_TIER_H
+
+#include <sys/uio.h>
+#include <stdatomic.h>
+#include "allocator/base/compiler.h"
+#include "allocator/base/list.h"
+
+struct textbuf;
+struct tier;
+
+enum tier_op { TIER_READ, TIER_WRITE, TIER_FLUSH };
+
+/**
+ * struct tier_io - one transfer. The submitter owns it until submit and again from @done.
+ * Offsets and each iovec's base and length are multiples of the tier's @align.
+ */
+struct tier_io {
+	enum tier_op op;
+	u64 off;			/* bytes; ignored by TIER_FLUSH */
+	const struct iovec *iov;	/* host memory; stays valid until @done */
+	unsigned int nr_iov;
+	void (*done)(struct tier_io *io, int err);	/* err: 0 or negative errno; a short transfer is -EIO */
+	void *ctx;			/* the submitter's */
+	/* private to the tier layer */
+	struct tier *tier;
+	u64 bytes;			/* sum of iov */
+	u64 done_bytes;
+	struct list_head link;
+	void *priv;
+};
+
+struct tier_opts {
+	u64 size_bytes;		/* multiple of 2 MiB */
+	int dirfd;		/* nvme: the store directory, -1 where unused */
+	bool create;		/* nvme: make the data files */
+	u64 depth_bytes;	/* nvme: bytes in flight, 0: 96 MiB */
+	const char *hugepages;	/* dram: "auto", "tmpfs", "hugetlb", "off" */
+	int numa_node;		/* dram: -1 none */
+};
+
+struct tier_ops {
+	const char *name;
+	u32 align;		/* bytes: offsets, memory and lengths */
+	int (*open)(struct tier *tier, const struct tier_opts *opts, struct textbuf *why);
+	void (*close)(struct tier *tier);
+	/* queue @nr requests; completion comes through done(); -errno only when none was taken */
+	int (*submit)(struct tier *tier, struct tier_io **ios, unsigned int nr);
+	/* wait until all submitted requests have completed */
+	void (*poll)(struct tier *tier);
+	void *(*map)(struct tier *tier, u64 off, u64 bytes);		/* optional */
+	void (*discard)(struct tier *tier, u64 off, u64 bytes);		/* optional */
+	int (*grow)(struct tier *tier, u64 size_bytes);			/* optional */
+	void (*to_text)(struct tier *tier, struct textbuf *tb);		/* optional */
+};
+
+struct tier {
+	const struct tier_ops *ops;
+	const char *name;	/* "dram", "nvme", "hbm0": set once before publish */
+	u64 size_bytes;
+	void *priv;		/* the tier's own state */
+	atomic_uint_fast64_t reads, read_bytes, writes, write_bytes, errors, in_flight;
+};
+
+extern const struct tier_ops tier_null_ops;	/* tests' reference: host memory, completes at once */
+extern const struct tier_ops tier_dram_ops;
+extern const struct tier_ops tier_nvme_ops;
+
+/**
+ * tier_open() - open a tier of a kind.
+ * @why: gets one clear line on failure
+ * Return: 0 and *tier, else -errno.
+ */
+int __must_check tier_open(struct tier **tier, const struct tier_ops *ops, const char *name,
+			   const struct tier_opts *opts, struct textbuf *why);
+/** tier_close() - wait for all requests, then close. */
+void tier_close(struct tier *tier);
+
+/**
+ * tier_submit() - start @nr transfers. Each one's done() is called exactly once when this returns
+ * 0; none is called when it returns an error (-EINVAL: a malformed request; -EIO: tier has failed).
+ * Context: may block for queue space (depth in bytes), so no lock may be held.
+ */
+int __must_check tier_submit(struct tier *tier, struct tier_io **ios, unsigned int nr);
+
+/** tier_rw_sync() - one transfer, waited for. For mount, tools and tests. */
+int __must_check tier_rw_sync(struct tier *tier, enum tier_op op, u64 off, void *buf, u64 bytes);
+/** tier_flush_sync() - make all completed writes durable (fdatasync of the data files). */
+int __must_check tier_flush_sync(struct tier *tier);
+
+/** tier_map() - host address of [@off, @off + @bytes), NULL when the tier cannot be mapped. */
+void *tier_map(struct tier *tier, u64 off, u64 bytes);
+/** tier_discard() - the range's bytes are not needed any more (punch, trim); best effort. */
+void tier_discard(struct tier *tier, u64 off, u64 bytes);
+int __must_check tier_grow(struct tier *tier, u64 size_bytes);
+void tier_to_text(struct tier *tier, struct textbuf *tb);
+/** tier_dram_fd() - descriptor of the pool file (mode 0600), -1 for other tiers. */
+int tier_dram_fd(struct tier *tier);
+
+#endif
