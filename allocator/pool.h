@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pool: all blocks and where their copies are.
+ *
+ * Upper layers (sequences, plain files) hold block ids and never see a tier. They ask the pool to
+ * allocate, name, pin, seal, write back and index blocks; the pool moves bytes between tiers on its
+ * own, by watermarks and on demand.
+ *
+ *   capacity: with a store the NVMe tier, else DRAM. pool_alloc() reserves it, so that neither a
+ *             later seal, fsync nor demotion can run out.
+ *   reading:  pool_pin() brings a block to DRAM and holds it there; pool_unpin() lets go.
+ *   writing:  only OPEN blocks that were never recorded; pool_begin_write() ... pool_end_write().
+ *             Everything else is copied first (pool_copy()).
+ *   durable:  pool_seal() → pool_writeback() → pool_flush() → pool_submit() → pool_commit():
+ *             data, then the record, then the name that the caller puts into the same transaction.
+ *
+ * Context: every function is thread-safe. Functions marked "may block" wait for tiers or reclaim
+ * and must be called with no lock held; the others take LOCK_POOL only.
+ */
+#ifndef KVC_POOL_H
+#define KVC_POOL_H
+
+#include "allocator/base/compiler.h"
+#include "allocator/block.h"
+
+struct pool;
+struct tier;
+struct meta;
+struct meta_txn;
+struct meta_key;
+struct textbuf;
+
+struct pool_opts {
+	struct tier *dram;	/* owned by the caller, as the others */
+	struct tier *nvme;	/* NULL: volatile, capacity is DRAM */
+	unsigned int high_pct, low_pct;	/* watermarks of DRAM */
+	u32 selective_hits;	/* write.nvme=selective:N; 0: off */
+	bool write_through;	/* write.nvme=through */
+};
+
+int __must_check pool_create(struct pool **pool, const struct pool_opts *opts);
+/** pool_set_meta() - the metadata store, once it is open; NULL in volatile mode. */
+void pool_set_meta(struct pool *pool, struct meta *meta);
+/** pool_start() - after loading: start the reclaim thread. */
+int __must_check pool_start(struct pool *pool);
+/** pool_destroy() - stop threads, free. Copies in DRAM are lost: write back first. May block. */
+void pool_destroy(struct pool *pool);
+
+/* ---- loading at mount (before pool_start) ---- */
+
+/* Record types of the metadata store, by owner: 1..15 pool, 16..31 tables, 32..63 fs. */
+enum { META_BLOCK = 1, META_ROOT = 2 };
+
+/** pool_load() - take one META_BLOCK or META_ROOT record. Return: 0, -EUCLEAN (says why), -ENOMEM. */
+int __must_check pool_load(struct pool *pool, const struct meta_key *key, const void *value,
+			   u32 bytes, struct textbuf *why);
+/**
+ * pool_load_ref() - a loaded table names block @id. Called after all records were seen.
+ * @bytes: block size the table expects
+ * Return: 0, -EUCLEAN (no such block, wrong size).
+ */
+int __must_check pool_load_ref(struct pool *pool, struct block_id id, u32 bytes);
+/** pool_load_finish() - claim extents, build the index, free what nothing names or indexes. */
+int __must_check pool_load_finish(struct pool *pool, struct textbuf *why);
+
+/* ---- names ---- */
+
+/**
+ * pool_alloc() - @nr new open blocks, each with one name (ref 1), EMPTY, room reserved.
+ * @bytes: payload of each; @space: namespace id or 0 (plain)
+ * @near: block behind which they should lie, or BLOCK_NONE
+ * Return: 0 (all of @ids filled) or, with nothing allocated, -ENOSPC, -ENOMEM. May block (reclaim).
+ */
+int __must_check pool_alloc(struct pool *pool, u32 bytes, u32 space, struct block_id near,
+			    unsigned int nr, struct block_id *ids);
+
+/** pool_get() - one more name for each block; BLOCK_NONE entries are skipped. */
+void pool_get(struct pool *pool, const struct block_id *ids, unsigned int nr);
+/**
+ * pool_put() - drop one name of each; BLOCK_NONE entries are skipped. At ref 0 an indexed block
+ * stays cached, any other is freed. A recorded block's record is removed with the next
+ * pool_submit(), and its extent is reused only after that is durable: so put the old blocks of a
+ * table after the table's new record was submitted.
+ */
+void pool_put(struct pool *pool, const struct block_id *ids, unsigned int nr);
+
+/* ---- bytes ---- */
+
+/**
+ * pool_pin() - bring the block to DRAM and keep it there.
+ * @addr: its bytes (read only), NULL when it is EMPTY (reads as zeros)
+ * Return: 0, -EIO (checksum or device; counted), -ENOMEM (DRAM full of pinned blocks). May block.
+ * Pin one block at a time (or use pool_try_pin()): whoever waits here must hold no other pin.
+ */
+int __must_check pool_pin(struct pool *pool, struct block_id id, const void **addr);
+/** pool_try_pin() - pin all of @ids if all are resident or EMPTY; never blocks. Return: success. */
+bool pool_try_pin(struct pool *pool, const struct block_id *ids, unsigned int nr,
+		  const void **addrs);
+void pool_unpin(struct pool *pool, const struct block_id *ids, unsigned int nr);
+
+/**
+ * pool_begin_write() - pin an open, never recorded block that only the caller names, for writing.
+ * @addr: its bytes; EMPTY blocks get zeroed memory
+ * @whole: the caller overwrites all of it (no zeroing, no load)
+ * Return: 0, -ENOMEM, -EIO. May block.
+ */
+int __must_check pool_begin_write(struct pool *pool, struct block_id id, bool whole, void **addr);
+void pool_end_write(struct pool *pool, struct block_id id);
+
+/** pool_writable() - may it be written in place: open, not recorded, ref 1? */
+bool pool_writable(struct pool *pool, struct block_id id);
+bool pool_sealed(struct pool *pool, struct block_id id);
+/** pool_bytes() - payload size of a block. */
+u32 pool_bytes(struct pool *pool, struct block_id id);
+
+/**
+ * pool_copy() - a new open block of @bytes with the first min(bytes, source's) bytes of @src, rest
+ * zeros. Return: 0, -ENOSPC, -EIO, -ENOMEM. May block.
+ */
+int __must_check pool_copy(struct pool *pool, struct block_id src, u32 bytes, struct block_id *dst);
+
+/**
+ * pool_same_bytes() - compare two sealed blocks, checksums first, then the bytes.
+ * Return: 1 equal, 0 not, -EIO. May block.
+ */
+int __must_check pool_same_bytes(struct pool *pool, struct block_id a, struct block_id b);
+
+/** pool_prefetch() - start bringing @ids to DRAM in this order as far as room allows; no wait. */
+void pool_prefetch(struct pool *pool, const struct block_id *ids, unsigned int nr);
+/** pool_demote() - write back and drop the DRAM copies of @ids that are not pinned. May block. */
+int __must_check pool_demote(struct pool *pool, const struct block_id *ids, unsigned int nr);
+
+/** pool_touch() - used now by a sequence of class @class and @priority (0..100). */
+void pool_touch(struct pool *pool, const struct block_id *ids, unsigned int nr,
+		enum block_class class, u8 priority);
+
+/* ---- sealing and durability ---- */
+
+/** pool_seal() - make @ids immutable and checksummed; sealed ones are skipped. -EIO. May block. */
+int __must_check pool_seal(struct pool *pool, const struct block_id *ids, unsigned int nr);
+/** pool_writeback() - every block gets a valid copy in NVMe (no-op in volatile mode). May block. */
+int __must_check pool_writeback(struct pool *pool, const struct block_id *ids, unsigned int nr);
+/** pool_flush() - fdatasync of the NVMe tier; concurrent callers share one. May block. */
+int __must_check pool_flush(struct pool *pool);
+/**
+ * pool_submit() - submit @txn with the BLOCK records that @ids still lack (all written back and
+ * flushed) and the removals that are due, in one transaction.
+ * @txn: may be NULL; emptied on success
+ * Return: 0 and @seq, -ENOSPC, -EIO. Volatile mode: 0, nothing done but freeing.
+ */
+int __must_check pool_submit(struct pool *pool, const struct block_id *ids, unsigned int nr,
+			     struct meta_txn *txn, u64 *seq);
+/** pool_commit() - wait until @seq is durable. May block. */
+int __must_check pool_commit(struct pool *pool, u64 seq);
+/** pool_tick() - commit interval: record cached blocks that were written back, removals. May block. */
+int pool_tick(struct pool *pool);
+/** pool_meta_durable() - the metadata store's durable callback: frees what waited for @seq. */
+void pool_meta_durable(void *pool, u64 seq);
+
+/* ---- prefix index (prefix.c) ---- */
+
+/** pool_root() - id of the chain root for namespace @space under @salt; made when new. */
+int __must_check pool_root(struct pool *pool, u32 space, const void *salt, u32 salt_bytes,
+			   u32 *root);
+
+/**
+ * prefix_match() - longest chain of indexed blocks under @root for @ids.
+ * @block_tokens: ids per block; only whole blocks match
+ * @out: result array of nr_ids / block_tokens entries, or NULL to count only
+ * @take: name (ref) and touch each matched block for the caller. A lookup without @take pins and
+ *	renews nothing.
+ * Return: number of blocks matched (with @take fewer where room cannot be reserved).
+ */
+unsigned int prefix_match(struct pool *pool, u32 root, const u32 *ids, unsigned int nr_ids,
+			  unsigned int block_tokens, struct block_id *out, bool take);
+
+/**
+ * prefix_insert() - index sealed block @id under @parent (BLOCK_NONE: @root) for @ids.
+ * @found: the block that the index holds for this chain now: @id itself, or the one that was
+ *	there first (kept; not named for the caller)
+ * Return: 0, -ENOMEM. No-op when @id is indexed at this very place already; -EEXIST when @id is
+ * indexed elsewhere (other ids), which leaves both as they are.
+ */
+int __must_check prefix_insert(struct pool *pool, u32 root, struct block_id parent,
+			       struct block_id id, const u32 *ids, unsigned int block_tokens,
+			       struct block_id *found);
+/** prefix_drop_space() - forget every indexed block of a namespace that goes; unnamed are freed. */
+void prefix_drop_space(struct pool *pool, u32 space);
+
+/* ---- state ---- */
+
+/** struct pool_residency - of a list of blocks, in blocks. */
+struct pool_residency {
+	u32 nr, dram, nvme, lossy, shared;	/* shared: named by somebody else too */
+	u64 exclusive_bytes;			/* bytes that freeing the list would give back */
+	u64 bytes;				/* allocated, st_blocks' sense */
+};
+void pool_residency(struct pool *pool, const struct block_id *ids, unsigned int nr,
+		    struct pool_residency *res);
+
+struct pool_tier_stats {
+	u64 size, used, pinned, blocks, cached_bytes;	/* bytes but for blocks */
+};
+struct pool_stats {
+	struct pool_tier_stats tier[NR_BLOCK_TIERS];
+	u64 capacity, named_bytes, free_bytes;	/* what statfs says: free counts cached as free */
+	u64 blocks, cached_blocks, indexed_blocks;
+	u64 hit_tokens, lookup_tokens, stall_us;
+	u64 first_reads_resident, first_reads_cold;	/* pins that found / loaded the bytes */
+	u64 evicted_dram, evicted_nvme, demoted, promoted, moved, checksum_errors;
+};
+void pool_get_stats(struct pool *pool, struct pool_stats *stats);
+/**
+ * pool_drop_cached() - empty the unnamed prefix cache. @space: 0 all. @tier: NR_BLOCK_TIERS all.
+ * May block.
+ */
+void pool_drop_cached(struct pool *pool, u32 space, enum block_tier tier, u64 *blocks, u64 *bytes);
+void pool_set_watermarks(struct pool *pool, unsigned int high_pct, unsigned int low_pct);
+void pool_block_to_text(struct pool *pool, struct block_id id, struct textbuf *tb);
+/** pool_check() - assert every invariant of block.h over all blocks (debug, tests). */
+void pool_check(struct pool *pool);
+
+#endif

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sequence: KV bytes and token ids that belong together (UAPI section 4). No FUSE in here: the
+ * mount, the session socket and the model tests drive the same calls.
+ *
+ * State beside the block table:
+ *   ids[0..nr_ids)     what `tokens` shows
+ *   T                  committed tokens (user.kvc.tokens)
+ *   cids[0..nr_cids)   the ids under which committed tokens were committed (nr_cids <= T); NULL while
+ *                      equal to ids: a committed token keeps its id for ever
+ *   loose              kv was cut to zero, unlinked or renamed: ids are shown, index nothing
+ *   attached           leading blocks that came from the prefix cache, not written here
+ *   pending_T          T asked for while there were no bytes; applied at the first commit that reaches it
+ *   written ranges     of each open block, so that a commit knows holes
+ *
+ * Rules (asserted by the model test):
+ *  S1 nothing seals on a write; commits are fsync, close and seq_set_tokens().
+ *  S2 a block is indexed only under ids that equal the ids its tokens were committed under.
+ *  S3 a sealed block is never written: -EPERM (cut first).
+ *  S4 each call succeeds whole or changes nothing.
+ */
+#ifndef KVC_SEQUENCE_H
+#define KVC_SEQUENCE_H
+
+#include "allocator/blktab.h"
+#include "allocator/geometry.h"
+
+struct written;	/* written ranges of open blocks (written.c) */
+
+enum seq_state { SEQ_IDLE, SEQ_PAUSED, SEQ_QUEUED, SEQ_DECODING };
+
+struct sequence {
+	struct blktab tab;	/* tab.lock protects what follows too; tab.busy excludes changes */
+	const struct geometry *geo;	/* the namespace's, outlives the sequence */
+	u32 root;		/* chain root (namespace, salt); 0: never indexed (a kv.* temp file) */
+	u32 *ids;
+	u32 nr_ids, max_ids;
+	u32 *cids;
+	u32 nr_cids;
+	u32 T;
+	u32 attached_blocks;
+	u32 cached_tokens;	/* attached at the last match, for user.kvc.cached_tokens */
+	u32 pending_T;		/* UINT32_MAX: none */
+	bool loose;
+	bool ids_dirty, meta_dirty;	/* records stale */
+	u32 ids_dirty_from;	/* first stale id */
+	u32 recorded_id_chunks, recorded_cid_chunks;
+	enum seq_state state;
+	u8 priority;		/* 0..100, what blocks are touched with */
+	bool pinned;		/* user.kvc.pin=dram */
+	u64 last_use_ns;	/* CLOCK_REALTIME */
+	struct written *written;
+};
+
+int __must_check seq_create(struct sequence **seq, struct pool *pool, u64 id, u32 space,
+			    const struct geometry *geo);
+/** seq_destroy() - drop all names and free. */
+void seq_destroy(struct sequence *seq);
+
+/* ---- bytes ---- */
+/** seq_write() - into unsealed blocks only. -EPERM (sealed), -ENOSPC, -EFBIG, -EIO. May block. */
+int __must_check seq_write(struct sequence *seq, const void *buf, size_t len, u64 off);
+ssize_t seq_read(struct sequence *seq, void *buf, size_t len, u64 off);
+u64 seq_size(struct sequence *seq);
+u64 seq_allocated(struct sequence *seq);
+/** seq_truncate() - kv to @size: UAPI "cut", "kv to zero", up. -EINVAL inside a block. May block. */
+int __must_check seq_truncate(struct sequence *seq, u64 size);
+int __must_check seq_fallocate(struct sequence *seq, u64 off, u64 len, bool keep_size);
+/** seq_restart() - kv newly created with O_EXCL, O_TRUNC or mknod: bytes go, ids stay, not loose. */
+int __must_check seq_restart(struct sequence *seq);
+
+/* ---- ids ---- */
+/** seq_write_ids() - write to `tokens`. @off and @len in bytes. -EINVAL behind the end. A trailing
+ * part of an id is held until the next write continues it. */
+int __must_check seq_write_ids(struct sequence *seq, const void *buf, size_t len, u64 off);
+ssize_t seq_read_ids(struct sequence *seq, void *buf, size_t len, u64 off);
+/** seq_truncate_ids() - `tokens` to @size bytes: 0 drops the ids; > 0 also cuts kv. May block. */
+int __must_check seq_truncate_ids(struct sequence *seq, u64 size);
+/** seq_close_ids() - tokens closed or fsynced by a writer: match, or index what agrees. May block. */
+int __must_check seq_close_ids(struct sequence *seq);
+
+/* ---- commits ---- */
+/** seq_commit() - fsync or close of kv: seal whole blocks, apply a pending T, index. May block. */
+int __must_check seq_commit(struct sequence *seq);
+/** seq_set_tokens() - user.kvc.tokens = @nr: exactly @nr tokens. -EINVAL. May block. */
+int __must_check seq_set_tokens(struct sequence *seq, u32 nr);
+
+/* ---- copies and names ---- */
+/**
+ * seq_copy_range() - copy_file_range by sharing: block-aligned equal offsets in one namespace and
+ * salt. At the end of the source also the tail with T and ids.
+ * Return: bytes, -EXDEV (let the kernel copy), -EPERM (onto sealed), -ENOSPC. Below 2 GiB. May block.
+ */
+ssize_t seq_copy_range(struct sequence *src, u64 off_in, struct sequence *dst, u64 off_out, u64 len);
+/** seq_fork() - @dst (empty) becomes @src's first @nr tokens (UINT32_MAX: all), one call. May block. */
+int __must_check seq_fork(struct sequence *src, struct sequence *dst, u32 nr);
+/** seq_kv_gone() - kv unlinked or renamed away from this sequence: bytes go, ids become loose.
+ * Returns through @out a sequence that owns the bytes (for open descriptors, or the new name). */
+int __must_check seq_kv_gone(struct sequence *seq, u64 new_id, struct sequence **out);
+/** seq_kv_arrived() - @from (a kv file renamed to be the sequence's kv) merges into the ids that the
+ * directory had: UAPI rename rows. @old_ids is the directory's sequence before (may be NULL). */
+int __must_check seq_kv_arrived(struct sequence *from, struct sequence *old_ids);
+/** seq_ids_gone() - tokens unlinked or renamed over: ids go, attached-only blocks are detached. */
+int __must_check seq_ids_gone(struct sequence *seq);
+/** seq_ids_arrived() - ids of @from (a tokens.* file renamed to `tokens`) become this one's. */
+int __must_check seq_ids_arrived(struct sequence *seq, struct sequence *from);
+
+/* ---- state ---- */
+void seq_touch(struct sequence *seq);
+/** seq_set_state() - and class of its blocks for reclaim. */
+void seq_set_state(struct sequence *seq, enum seq_state state);
+void seq_set_pinned(struct sequence *seq, bool pinned);
+void seq_residency(struct sequence *seq, struct pool_residency *res);
+void seq_prefetch(struct sequence *seq);
+int __must_check seq_demote(struct sequence *seq);
+
+/* ---- persistence ---- */
+enum { META_SEQ = 17, META_SEQ_IDS = 18, META_SEQ_CIDS = 19 };
+#define SEQ_ID_CHUNK 1024	/* ids per record */
+
+bool seq_dirty(struct sequence *seq);
+/**
+ * seq_persist() - write back and flush sealed blocks and the open tail, then submit its records
+ * together with what @emit adds. @seq_nr: for pool_commit(). Does not commit (seal) by itself.
+ */
+int __must_check seq_persist(struct sequence *seq, void (*emit)(void *ctx, struct meta_txn *txn),
+			     void *ctx, u64 *seq_nr);
+/** seq_emit_delete() - put the removal of all its records into @txn. */
+void seq_emit_delete(struct sequence *seq, struct meta_txn *txn);
+/** seq_load() - one META_SEQ* or META_TAB_CHUNK record of this sequence, any order. */
+int __must_check seq_load(struct sequence *seq, u8 type, u32 sub, const void *value, u32 bytes);
+/** seq_load_finish() - all records seen: check them against each other, name the blocks. */
+int __must_check seq_load_finish(struct sequence *seq, struct textbuf *why);
+
+#endif
