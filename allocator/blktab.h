@@ -17,6 +17,7 @@
 #ifndef KVC_BLKTAB_H
 #define KVC_BLKTAB_H
 
+#include <sys/uio.h>
 #include "allocator/base/lock.h"
 #include "allocator/pool.h"
 

@@ -32,23 +32,29 @@ struct tier_io {
 	unsigned int nr_iov;
 	void (*done)(struct tier_io *io, int err);	/* err: 0 or negative errno; a short transfer is -EIO */
 	void *ctx;			/* the submitter's */
-	/* private to the tier layer */
+	/* private to the tier layer, set by tier_submit() */
 	struct tier *tier;
 	u64 bytes;			/* sum of iov */
-	u64 done_bytes;
-	struct list_head link;
-	void *priv;
+	atomic_uint state;		/* enum tier_io_state; catches a second completion */
+	atomic_uint nr_parts;		/* back end's: pieces not yet transferred */
+	atomic_int err;			/* back end's: first error of a piece, or 0 */
+	struct list_head link;		/* back end's */
+	void *priv;			/* back end's */
 };
 
+/** struct tier_opts - how to open a tier. Back ends read only what names them. */
 struct tier_opts {
 	u64 size_bytes;		/* multiple of 2 MiB */
 	int dirfd;		/* nvme: the store directory, -1 where unused */
 	bool create;		/* nvme: make the data files */
 	u64 depth_bytes;	/* nvme: bytes in flight, 0: 96 MiB */
+	u64 file_bytes;		/* nvme: size of a full data file, 0: 64 GiB; never changes for a store */
+	bool no_uring;		/* nvme: use threads even where the kernel has io_uring */
 	const char *hugepages;	/* dram: "auto", "tmpfs", "hugetlb", "off" */
 	int numa_node;		/* dram: -1 none */
 };
 
+/* Calls arrive checked, through the wrappers below; back ends complete through tier_io_done(). */
 struct tier_ops {
 	const char *name;
 	u32 align;		/* bytes: offsets, memory and lengths */
@@ -56,7 +62,7 @@ struct tier_ops {
 	void (*close)(struct tier *tier);
 	/* queue @nr requests; completion comes through done(); -errno only when none was taken */
 	int (*submit)(struct tier *tier, struct tier_io **ios, unsigned int nr);
-	/* wait until all submitted requests have completed */
+	/* wait until all submitted requests have completed and their done() has returned */
 	void (*poll)(struct tier *tier);
 	void *(*map)(struct tier *tier, u64 off, u64 bytes);		/* optional */
 	void (*discard)(struct tier *tier, u64 off, u64 bytes);		/* optional */
@@ -67,7 +73,7 @@ struct tier_ops {
 struct tier {
 	const struct tier_ops *ops;
 	const char *name;	/* "dram", "nvme", "hbm0": set once before publish */
-	u64 size_bytes;
+	u64 size_bytes;		/* atomic (tier_size()): grows while requests run */
 	void *priv;		/* the tier's own state */
 	atomic_uint_fast64_t reads, read_bytes, writes, write_bytes, errors, in_flight;
 };
@@ -83,26 +89,41 @@ extern const struct tier_ops tier_nvme_ops;
  */
 int __must_check tier_open(struct tier **tier, const struct tier_ops *ops, const char *name,
 			   const struct tier_opts *opts, struct textbuf *why);
-/** tier_close() - wait for all requests, then close. */
+/** tier_close() - wait for all requests, then close. NULL is ignored. */
 void tier_close(struct tier *tier);
+/** tier_drain() - wait until everything submitted so far has completed, done() included. */
+void tier_drain(struct tier *tier);
+
+static inline u64 tier_size(const struct tier *tier)
+{
+	return __atomic_load_n(&tier->size_bytes, __ATOMIC_ACQUIRE);
+}
 
 /**
  * tier_submit() - start @nr transfers. Each one's done() is called exactly once when this returns
- * 0; none is called when it returns an error (-EINVAL: a malformed request; -EIO: tier has failed).
- * Context: may block for queue space (depth in bytes), so no lock may be held.
+ * 0; none is called when it returns an error (-EINVAL: a malformed request; -EIO: tier has failed;
+ * -ENOMEM). Adjacent requests of one call travel as one transfer, so a sequence should be submitted
+ * whole and in order. Requests of a call complete in any order.
+ * Context: may block for queue space (depth in bytes), so no lock may be held. From within done()
+ * it does not block.
  */
 int __must_check tier_submit(struct tier *tier, struct tier_io **ios, unsigned int nr);
 
 /** tier_rw_sync() - one transfer, waited for. For mount, tools and tests. */
 int __must_check tier_rw_sync(struct tier *tier, enum tier_op op, u64 off, void *buf, u64 bytes);
-/** tier_flush_sync() - make all completed writes durable (fdatasync of the data files). */
+/**
+ * tier_flush_sync() - make every write durable that had completed before the call (fdatasync of the
+ * data files).
+ */
 int __must_check tier_flush_sync(struct tier *tier);
 
 /** tier_map() - host address of [@off, @off + @bytes), NULL when the tier cannot be mapped. */
 void *tier_map(struct tier *tier, u64 off, u64 bytes);
 /** tier_discard() - the range's bytes are not needed any more (punch, trim); best effort. */
 void tier_discard(struct tier *tier, u64 off, u64 bytes);
+/** tier_grow() - enlarge to @size_bytes; -EOPNOTSUPP where the tier cannot, unchanged on error. */
 int __must_check tier_grow(struct tier *tier, u64 size_bytes);
+/** tier_to_text() - size, counters and the back end's own state, as "key=value" on one line. */
 void tier_to_text(struct tier *tier, struct textbuf *tb);
 /** tier_dram_fd() - descriptor of the pool file (mode 0600), -1 for other tiers. */
 int tier_dram_fd(struct tier *tier);
