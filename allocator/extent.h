@@ -5,12 +5,13 @@
  * One allocator serves every tier. It hands out extents of a tier's linear address space and never
  * touches the bytes themselves. Space is cut into 2 MiB pages:
  *
- *   order-aligned page runs (buddy) ── extents >= 2 MiB: a run, its unused tail given back
- *                                  └── slabs: a run cut into equal slots of one size class
+ *   page runs (buddy) ── extents of about a multiple of 2 MiB: just the pages needed
+ *                    └── slabs: a run cut into equal slots of one size class
  *
  * Every slab is a naturally aligned power-of-two run of pages, sized so that at most 1/16 of it is
  * waste. So an extent's slab and slot follow from (offset, size) alone, which lets a mount rebuild
- * the whole state from its block records (extents_claim()). Each slot remembers its owner (a block
+ * the whole state from its block records (extents_claim()). Sizes of 2 MiB and up use a slab too
+ * where whole pages would waste more than 1/16 (2.5 MiB: six in 16 MiB) and a slab does not. Each slot remembers its owner (a block
  * id), so that reclaim can empty a whole slab by moving or evicting who lives there: scattered free
  * slots of one size never starve another size.
  *
@@ -29,7 +30,7 @@
 #include "allocator/base/compiler.h"
 
 #define EXTENT_NONE	 UINT64_MAX
-#define EXTENT_NO_OWNER	 UINT32_MAX
+#define EXTENT_NO_OWNER	 UINT32_MAX	/* block ids are below UINT32_MAX - 1 */
 #define EXTENT_UNIT	 KVC_PAGE_SIZE	/* sizes and offsets are multiples of this */
 #define EXTENT_MAX_BYTES GIB(1)
 
@@ -58,7 +59,7 @@ int __must_check extents_grow(struct extents *ex, u64 size_bytes);
  * @near: offset the extent should start at if that is free, or EXTENT_NONE
  * @owner: block id stored with it
  * @off: result, bytes
- * Return: 0 or -ENOSPC (no room of that shape: reclaim, then see extents_find_victims()).
+ * Return: 0, -ENOSPC (no room of that shape: reclaim, then see extents_find_victims()), -ENOMEM.
  */
 int __must_check extents_alloc(struct extents *ex, u32 bytes, u64 near, u32 owner, u64 *off);
 
@@ -67,35 +68,53 @@ void extents_free(struct extents *ex, u64 off, u32 bytes);
 
 /**
  * extents_claim() - mark [@off, @off + @bytes) used by @owner: rebuilding at mount.
- * Return: 0, -EINVAL (outside, misaligned for its class), -EEXIST (overlaps another extent).
+ * Return: 0, -EINVAL (outside, not a size, misaligned for its class), -EEXIST (overlaps another
+ * extent or a slab of another size), -ENOMEM.
  */
 int __must_check extents_claim(struct extents *ex, u64 off, u32 bytes, u32 owner);
 
 /** extents_set_owner() - hand an extent to another block. */
 void extents_set_owner(struct extents *ex, u64 off, u32 bytes, u32 owner);
 
-/**
- * extents_find_victims() - which extents must go so that @bytes can be allocated.
- * @movable: asked for each candidate, may say no (pinned); called with LOCK_EXTENT held, so it must
- *	not take locks; NULL: all are movable
- * @refs: result array of @max entries
- *
- * Picks the aligned page run (or slab) of the needed shape that costs the fewest live bytes to
- * empty and in which everything is movable. Return: number of extents in @refs, 0 when nothing
- * needs to move (an allocation would succeed), -ENOSPC when no run qualifies, -E2BIG when the
- * cheapest has more than @max extents.
- */
-int __must_check extents_find_victims(struct extents *ex, u32 bytes,
-				      bool (*movable)(void *ctx, u32 owner), void *ctx,
-				      struct extent_ref *refs, unsigned int max);
+/** struct extent_run - a range of whole pages. */
+struct extent_run {
+	u64 off, bytes;
+};
 
 /**
- * extents_alloc_outside() - as extents_alloc(), but never inside the page run [@run_off, @run_off +
- * @run_bytes): where the victims of extents_find_victims() move to. Does not open a new slab or run
- * inside it either.
+ * struct extent_victims - the question to extents_find_victims() and its answer.
+ * @movable: asked for each candidate, may say no (pinned); called with LOCK_EXTENT held, so it must
+ *	not take locks; NULL: all are movable. Extents without an owner never are
+ * @ctx: handed to @movable
+ * @refs: result array of @max entries
+ * @run: out: the pages that become free when all victims are gone
  */
-int __must_check extents_alloc_outside(struct extents *ex, u32 bytes, u32 owner, u64 run_off,
-				       u64 run_bytes, u64 *off);
+struct extent_victims {
+	bool (*movable)(void *ctx, u32 owner);
+	void *ctx;
+	struct extent_ref *refs;
+	unsigned int max;
+	struct extent_run run;
+};
+
+/**
+ * extents_find_victims() - which extents must go so that @bytes can be allocated.
+ *
+ * Picks the page run (or slab) of the needed shape that costs the fewest live bytes to empty, give
+ * or take a quarter, and in which everything is movable. The answer is a snapshot: by the time the
+ * caller acts, an extent may be gone or have another owner. Return: number of extents in
+ * @victims->refs, 0 when nothing needs to move (an allocation would succeed), -ENOSPC when no run
+ * qualifies, -E2BIG when the chosen one has more than @victims->max extents.
+ */
+int __must_check extents_find_victims(struct extents *ex, u32 bytes,
+				      struct extent_victims *victims);
+
+/**
+ * extents_alloc_outside() - as extents_alloc(), but never inside @run: where the victims of
+ * extents_find_victims() move to. Does not open a new slab or run inside it either.
+ */
+int __must_check extents_alloc_outside(struct extents *ex, u32 bytes, u32 owner,
+				       const struct extent_run *run, u64 *off);
 
 /** extents_slot_bytes() - bytes that an extent of @bytes really takes, its share of waste included. */
 u64 extents_slot_bytes(u32 bytes);
@@ -103,8 +122,11 @@ u64 extents_slot_bytes(u32 bytes);
 u64 extents_size(const struct extents *ex);
 /** extents_used() - bytes of live extents, @bytes summed as asked for. Free: size - used. */
 u64 extents_used(const struct extents *ex);
-/** extents_free_pages() - whole free 2 MiB pages. */
-u64 extents_free_pages(const struct extents *ex);
+/**
+ * extents_free_pages() - whole free 2 MiB pages. Empties the thread caches to know: for status and
+ * tests, not for every allocation.
+ */
+u64 extents_free_pages(struct extents *ex);
 
 struct textbuf;
 /** extents_to_text() - a line per size class: size slabs slots used; then free runs by order. */
