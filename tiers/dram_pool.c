@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where the dram tier's pool file comes from.
+ *
+ *	tmpfs	 a private tmpfs mounted with huge=always, never attached to any path. Huge pages
+ *		 whatever the system-wide shmem setting says; needs CAP_SYS_ADMIN.
+ *	hugetlb	 a memfd of reserved huge pages (vm.nr_hugepages); taken at once, never swapped.
+ *	memfd	 a plain memfd; huge pages if the system-wide setting honours madvise.
+ *
+ * "auto" takes the first that works of tmpfs and memfd; hugetlb is only taken when asked for, since
+ * its pages were set aside by somebody for something.
+ *
+ * Pages are committed at first touch. A shortage then would be a SIGBUS in the middle of a memcpy,
+ * ours or a client's, so a pool that the machine cannot hold is refused here, in words. That is a
+ * check at start, not a reservation: who needs one uses hugetlb.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "allocator/base/err.h"
+#include "allocator/base/log.h"
+#include "allocator/base/textbuf.h"
+#include "tiers/dram_pool.h"
+#include "tiers/tier.h"
+#include "tiers/tier_impl.h"
+
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB (21u << 26)
+#endif
+
+/* The number after @key at the start of a line of @path, times @unit; UINT64_MAX when there is none. */
+static u64 file_number(const char *path, const char *key, u64 unit)
+{
+	u64 value = UINT64_MAX;
+	size_t len = strlen(key);
+	char line[512];
+	FILE *file = fopen(path, "re");
+
+	if (!file)
+		return UINT64_MAX;
+	while (fgets(line, sizeof(line), file)) {
+		unsigned long long n;
+
+		if (strncmp(line, key, len) || sscanf(line + len, " %llu", &n) != 1)
+			continue;
+		value = n < UINT64_MAX / unit ? n * unit : UINT64_MAX;
+		break;
+	}
+	fclose(file);
+	return value;
+}
+
+/* The tightest memory.max from this process's cgroup (version 2) up to the root. */
+static u64 cgroup_limit(void)
+{
+	char group[PATH_MAX], path[PATH_MAX + 64];
+	u64 limit = UINT64_MAX;
+	FILE *file = fopen("/proc/self/cgroup", "re");
+	bool found = false;
+	char *slash;
+
+	if (!file)
+		return UINT64_MAX;
+	while (!found && fgets(group, sizeof(group), file))
+		found = !strncmp(group, "0::/", 4);
+	fclose(file);
+	if (!found)
+		return UINT64_MAX;
+	group[strcspn(group, "\n")] = '\0';
+	while ((slash = strrchr(group, '/'))) {
+		snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", group + 3);
+		limit = min(limit, file_number(path, "", 1));
+		*slash = '\0';
+	}
+	return min(limit, file_number("/sys/fs/cgroup/memory.max", "", 1));
+}
+
+u64 dram_memory_available(void)
+{
+	return min(file_number("/proc/meminfo", "MemAvailable:", 1024), cgroup_limit());
+}
+
+static int tmpfs_config(int fs, u64 size_bytes)
+{
+	char size[32];
+
+	/* Some room above the pool, so that the limit is never what a page allocation meets. */
+	snprintf(size, sizeof(size), "%" PRIu64, size_bytes + 2 * KVC_HUGE_SIZE);
+	if (fsconfig(fs, FSCONFIG_SET_STRING, "huge", "always", 0) ||
+	    fsconfig(fs, FSCONFIG_SET_STRING, "size", size, 0) ||
+	    fsconfig(fs, FSCONFIG_SET_STRING, "mode", "0700", 0) ||
+	    fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0))
+		return -errno;
+	return 0;
+}
+
+/* The mount is never attached: it lives as long as its one open file. */
+static int tmpfs_file(u64 size_bytes)
+{
+	int fs = fsopen("tmpfs", FSOPEN_CLOEXEC);
+	int err, mount, fd;
+
+	if (fs < 0)
+		return -errno;
+	err = tmpfs_config(fs, size_bytes);
+	if (err)
+		goto close_fs;
+	mount = fsmount(fs, FSMOUNT_CLOEXEC,
+			MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
+	err = mount < 0 ? -errno : 0;
+	if (err)
+		goto close_fs;
+	fd = openat(mount, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	err = fd < 0 ? -errno : fd;
+	close(mount);
+close_fs:
+	close(fs);
+	return err;
+}
+
+static int memfd_file(unsigned int flags)
+{
+	int fd = memfd_create("kvcachefs-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+
+	return fd < 0 ? -errno : fd;
+}
+
+static int pool_size(struct dram_pool *pool, u64 size_bytes)
+{
+	/* A memfd is mode 0777: without this, any uid could reopen a descriptor it was given. */
+	if (fchmod(pool->fd, 0600) || ftruncate(pool->fd, size_bytes))
+		return -errno;
+	/* A client that shrank the file would make our next memcpy a SIGBUS; tmpfs has no seals. */
+	fcntl(pool->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+	return 0;
+}
+
+static int pool_file(struct dram_pool *pool, const char *mode, u64 size_bytes, struct textbuf *why)
+{
+	bool automatic = !strcmp(mode, "auto");
+
+	if (automatic || !strcmp(mode, "tmpfs")) {
+		*pool = (struct dram_pool){.fd = tmpfs_file(size_bytes), .kind = "tmpfs"};
+		if (pool->fd >= 0)
+			return 0;
+		if (!automatic)
+			return tier_why(why, pool->fd,
+					"hugepages=tmpfs: cannot make a private tmpfs with huge=always: "
+					"%s (it needs CAP_SYS_ADMIN and a kernel with huge tmpfs pages)",
+					strerror(-pool->fd));
+		log_info("no private tmpfs (%s), the pool is a memfd", strerror(-pool->fd));
+	}
+	if (!strcmp(mode, "hugetlb"))
+		*pool = (struct dram_pool){.fd = memfd_file(MFD_HUGETLB | MFD_HUGE_2MB),
+					   .kind = "hugetlb"};
+	else if (automatic || !strcmp(mode, "off"))
+		*pool = (struct dram_pool){
+			.fd = memfd_file(0), .kind = "memfd", .want_huge = automatic};
+	else
+		return tier_why(why, -EINVAL, "hugepages=%s: not one of auto, tmpfs, hugetlb, off",
+				mode);
+	if (pool->fd < 0)
+		return tier_why(why, pool->fd, "cannot create the %s pool file: %s", pool->kind,
+				strerror(-pool->fd));
+	return 0;
+}
+
+int dram_pool_create(struct dram_pool *pool, const struct tier_opts *opts, struct textbuf *why)
+{
+	const char *mode = opts->hugepages ? opts->hugepages : "auto";
+	u64 available = strcmp(mode, "hugetlb") ? dram_memory_available() : UINT64_MAX;
+	int err;
+
+	if (opts->size_bytes > available)
+		return tier_why(why, kvc_err(-ENOMEM, dram_no_memory),
+				"dram: a pool of %" PRIu64 " MiB does not fit: %" PRIu64
+				" MiB of memory are available; choose a smaller dram=SIZE",
+				opts->size_bytes >> 20, available >> 20);
+	err = pool_file(pool, mode, opts->size_bytes, why);
+	if (err)
+		return err;
+	err = pool_size(pool, opts->size_bytes);
+	if (err) {
+		close(pool->fd);
+		return tier_why(why, err, "cannot size the %s pool file to %" PRIu64 " MiB: %s",
+				pool->kind, opts->size_bytes >> 20, strerror(-err));
+	}
+	return 0;
+}
