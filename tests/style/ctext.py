@@ -101,12 +101,16 @@ class Function:
         return self.last - self.first + 1
 
 
+# Annotations with arguments, which are not the function's own brackets.
+ANNOTATION = re.compile(r"\b__(attribute__|printf|format|aligned)\s*\((?:[^()]|\((?:[^()]|"
+                        r"\([^()]*\))*\))*\)")
 HEAD = re.compile(r"^(?![ \t\n}])[^;{}=]*?\b(\w+)\s*\(", re.M)
 
 
 def functions(src):
     """Functions defined in a source: `type name(params)` at column 0, then `{ ... }`."""
-    code, pos = src.code, 0
+    code = ANNOTATION.sub(lambda m: re.sub(r"[^\n]", "_", m.group(0)), src.code)
+    pos = 0
     while True:
         head = HEAD.search(code, pos)
         if not head:
@@ -114,7 +118,7 @@ def functions(src):
         close = match_paren(code, head.end() - 1)
         if close < 0:
             return
-        after = re.compile(r"\s*(?:__\w+(?:\([^;{]*?\)+)?\s*)*").match(code, close + 1).end()
+        after = re.compile(r"\s*(?:__\w+\s*)*").match(code, close + 1).end()
         if code[after:after + 1] != "{":
             pos = close + 1
             continue

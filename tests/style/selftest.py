@@ -46,6 +46,11 @@ SAMPLES = [
     ("include", "tools/connectors/x.c", SPDX + '#include "fs/ops.c"\n', 2, "public headers"),
     ("limits", "fs/x.c", SPDX + "int f(void)\n{\n" + lines(78) + "}\n", 2, "f() has 81 lines"),
     ("limits", "fs/x.c", SPDX + "int\nf(void)\n{\n" + lines(77) + "}\n", 2, "f() has 81 lines"),
+    ("limits", "fs/x.c", SPDX + "__printf(1, 2) void f(int a, ...)\n{\n" + lines(78) + "}\n", 2,
+     "f() has 81 lines"),
+    ("limits", "fs/x.c", SPDX + "__must_check static struct x *\n__f(int a)\n"
+     "\t__attribute__((noinline, format(printf, 1, 2)))\n{\n" + lines(78) + "}\n", 2,
+     "__f() has 83 lines"),
     ("limits", "fs/x.h", SPDX + "static inline int f(int a, int b, int c, int d, int (*e)(int, int),"
      "\n\t\t    int f)\n{\n}\n", 2, "f() has 6 parameters"),
     ("limits", "fs/x.c", SPDX + "static void f(fuse_req_t req, int a, int b, int c, int d, int e)\n"
