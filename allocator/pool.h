@@ -65,14 +65,19 @@ int __must_check pool_load_finish(struct pool *pool, struct textbuf *why);
 
 /* ---- names ---- */
 
+/** struct pool_want - what kind of blocks to allocate. */
+struct pool_want {
+	u32 bytes;	/* payload of each */
+	u32 space;	/* namespace id, or 0 (plain) */
+	struct block_id near;	/* block behind which they should lie, or BLOCK_NONE */
+};
+
 /**
  * pool_alloc() - @nr new open blocks, each with one name (ref 1), EMPTY, room reserved.
- * @bytes: payload of each; @space: namespace id or 0 (plain)
- * @near: block behind which they should lie, or BLOCK_NONE
  * Return: 0 (all of @ids filled) or, with nothing allocated, -ENOSPC, -ENOMEM. May block (reclaim).
  */
-int __must_check pool_alloc(struct pool *pool, u32 bytes, u32 space, struct block_id near,
-			    unsigned int nr, struct block_id *ids);
+int __must_check pool_alloc(struct pool *pool, const struct pool_want *want, unsigned int nr,
+			    struct block_id *ids);
 
 /** pool_get() - one more name for each block; BLOCK_NONE entries are skipped. */
 void pool_get(struct pool *pool, const struct block_id *ids, unsigned int nr);
@@ -163,27 +168,34 @@ void pool_meta_durable(void *pool, u64 seq);
 int __must_check pool_root(struct pool *pool, u32 space, const void *salt, u32 salt_bytes,
 			   u32 *root);
 
+/** struct prefix_key - token ids under a root, in blocks of block_tokens. */
+struct prefix_key {
+	u32 root;
+	u32 block_tokens;
+	const u32 *ids;
+	u32 nr_ids;	/* only whole blocks match */
+};
+
 /**
- * prefix_match() - longest chain of indexed blocks under @root for @ids.
- * @block_tokens: ids per block; only whole blocks match
+ * prefix_match() - longest chain of indexed blocks for @key.
  * @out: result array of nr_ids / block_tokens entries, or NULL to count only
  * @take: name (ref) and touch each matched block for the caller. A lookup without @take pins and
  *	renews nothing.
  * Return: number of blocks matched (with @take fewer where room cannot be reserved).
  */
-unsigned int prefix_match(struct pool *pool, u32 root, const u32 *ids, unsigned int nr_ids,
-			  unsigned int block_tokens, struct block_id *out, bool take);
+unsigned int prefix_match(struct pool *pool, const struct prefix_key *key, struct block_id *out,
+			  bool take);
 
 /**
- * prefix_insert() - index sealed block @id under @parent (BLOCK_NONE: @root) for @ids.
+ * prefix_insert() - index sealed block @id under @parent (BLOCK_NONE: the root).
+ * @key: root and exactly the block_tokens ids of this block
  * @found: the block that the index holds for this chain now: @id itself, or the one that was
- *	there first (kept; not named for the caller)
+ *	there first (kept; then named for the caller, who drops it with pool_put() or keeps it)
  * Return: 0, -ENOMEM. No-op when @id is indexed at this very place already; -EEXIST when @id is
- * indexed elsewhere (other ids), which leaves both as they are.
+ * indexed elsewhere (other ids) or @parent is not indexed, which leaves all as it is.
  */
-int __must_check prefix_insert(struct pool *pool, u32 root, struct block_id parent,
-			       struct block_id id, const u32 *ids, unsigned int block_tokens,
-			       struct block_id *found);
+int __must_check prefix_insert(struct pool *pool, const struct prefix_key *key,
+			       struct block_id parent, struct block_id id, struct block_id *found);
 /** prefix_drop_space() - forget every indexed block of a namespace that goes; unnamed are freed. */
 void prefix_drop_space(struct pool *pool, u32 space);
 

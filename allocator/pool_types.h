@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of the pool, shared by pool.c (names), migrate.c (bytes), reclaim.c (room), prefix.c (index)
+ * and pool_meta.c (records). Nobody else includes this.
+ */
+#ifndef KVC_POOL_TYPES_H
+#define KVC_POOL_TYPES_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include "allocator/base/lock.h"
+#include "allocator/block.h"
+#include "allocator/extent.h"
+#include "allocator/meta.h"
+#include "allocator/pool.h"
+#include "tiers/tier.h"
+
+#define BLOCK_CHUNK	4096	/* block descriptors allocated at once */
+#define POOL_WAITQS	64
+#define BLOCK_MAX_BYTES EXTENT_MAX_BYTES
+#define BLOCK_MAX_ID	(1u << 30)
+#define LOADERS		2
+#define PREFETCH_QUEUE	65536	/* blocks waiting to be prefetched; beyond, hints are dropped */
+#define ROOM_WAIT_MS	10000	/* how long DRAM may stay full of pinned blocks: then -ENOMEM */
+
+/** struct heap - binary heap of candidate blocks, coldest first (heap_key()). */
+struct heap {
+	u32 *ids;
+	u32 nr, max;
+};
+
+struct prefix_root {
+	u32 space;	/* 0: dead */
+	u32 salt_bytes;
+	u8 *salt;	/* owned */
+	struct hash128 chain;
+	bool recorded;
+};
+
+/** struct limbo - an extent whose removal is submitted but not durable yet. */
+struct limbo {
+	u64 off;
+	u32 bytes;
+	u32 pad;
+	u64 seq;	/* UINT64_MAX: removal not submitted yet */
+};
+
+/** struct idvec - growing array of block ids with generations. */
+struct idvec {
+	struct idgen {
+		u32 id, gen;
+	} *v;
+	u32 nr, max;
+};
+
+struct pool {
+	/* set once */
+	struct tier *tier[NR_BLOCK_TIERS];	/* NVMe NULL: volatile */
+	struct extents *room[NR_BLOCK_TIERS];
+	enum block_tier capacity;		/* where names reserve */
+	u8 *dram_base;
+	bool write_through;
+	struct meta *meta;
+
+	struct lock lock;	/* LOCK_POOL: everything below, but where said */
+	struct waitq io_done[POOL_WAITQS];	/* BLOCK_IO went, by block id */
+	struct waitq room_freed;	/* DRAM room appeared or a pin went */
+	u64 high_bytes, low_bytes;	/* watermarks of DRAM */
+
+	struct block **chunks;
+	u32 nr_chunks;
+	u32 nr_ids;		/* ids handed out so far */
+	u32 free_head;		/* free descriptors, through hash_next */
+	u64 clock;		/* counts touches */
+	struct heap heap[NR_BLOCK_TIERS];
+
+	/* prefix index */
+	u32 *buckets;		/* block ids, chained through hash_next */
+	u32 nr_buckets;		/* power of two */
+	u32 nr_indexed;
+	struct prefix_root *roots;	/* index 0 unused */
+	u32 nr_roots, max_roots, nr_roots_unrecorded;
+
+	/* records */
+	u32 *removed;		/* ids whose records are to be removed with the next submit */
+	u32 nr_removed, max_removed;
+	struct limbo *limbo;
+	u32 nr_limbo, max_limbo;
+	struct idvec stale;	/* blocks whose record is missing or out of date */
+
+	/* reclaim thread */
+	pthread_t reclaimer;
+	struct waitq reclaim_wait;
+	bool started, stop;
+
+	/* prefetch: ring of hints, served by the loader threads */
+	pthread_t loaders[LOADERS];
+	struct waitq load_wait;
+	struct idgen *hints;
+	u32 hint_head, hint_tail;
+
+	/* flush sharing */
+	struct waitq flush_wait;
+	u64 flush_started, flush_done;
+	bool flushing;
+	int flush_err;
+
+	/* counters; gauges end in _now */
+	u64 named_bytes_now, cached_blocks_now, live_blocks_now, pinned_bytes_now;
+	u64 copies_now[NR_BLOCK_TIERS];
+	u64 hit_tokens, lookup_tokens, stall_ns, reads_resident, reads_cold;
+	u64 evicted[NR_BLOCK_TIERS], demoted, promoted, moved, checksum_errors;
+};
+
+static inline struct block *pool_block(struct pool *pool, u32 id)
+{
+	return &pool->chunks[id / BLOCK_CHUNK][id % BLOCK_CHUNK];
+}
+
+static inline bool pool_volatile(const struct pool *pool)
+{
+	return !pool->tier[IN_NVME];
+}
+
+static inline u8 *block_addr(const struct pool *pool, const struct block *b)
+{
+	return pool->dram_base + b->ext[IN_DRAM];
+}
+
+/* ---- pool.c: descriptors and names; all with the lock held ---- */
+/** block_chunk_add() - BLOCK_CHUNK more descriptors. */
+int __must_check block_chunk_add(struct pool *pool);
+u32 __must_check block_new(struct pool *pool, u32 bytes, u32 space);
+/** block_named() - ref went from 0 to 1; reserves room. Return: 0, -ENOSPC (nothing changed). */
+int __must_check block_named(struct pool *pool, u32 id);
+void block_unnamed(struct pool *pool, u32 id);
+/** block_maybe_free() - free it if nothing names, indexes, pins or moves it. Return: freed. */
+bool block_maybe_free(struct pool *pool, u32 id);
+void block_set_ext(struct pool *pool, u32 id, enum block_tier tier, u64 off);
+/** block_release_ext() - give back its room in @tier; through limbo when recorded. */
+void block_release_ext(struct pool *pool, u32 id, enum block_tier tier);
+void block_wait_io(struct pool *pool, u32 id);
+void block_io_begin(struct pool *pool, u32 id);
+void block_io_end(struct pool *pool, u32 id);
+int __must_check idvec_push(struct idvec *vec, u32 id, u32 gen);
+/** block_stale() - its record is missing or out of date: the next tick writes one. */
+void block_stale(struct pool *pool, u32 id);
+void block_check(struct pool *pool, u32 id);
+
+/* ---- reclaim.c ---- */
+void heap_free(struct heap *heap);
+/** block_requeue() - recompute whether and where the block is a candidate in both heaps. Lock held. */
+void block_requeue(struct pool *pool, u32 id);
+/**
+ * dram_room() - take room in DRAM for block @id, reclaiming as needed. Lock held, dropped meanwhile;
+ * the block has BLOCK_IO. Return: 0, -ENOMEM.
+ */
+int __must_check dram_room(struct pool *pool, u32 id, u64 near);
+/** dram_room_nowait() - the same without reclaim. */
+int __must_check dram_room_nowait(struct pool *pool, u32 id, u64 near);
+/** capacity_room() - make @bytes available in the capacity tier. Lock held, dropped meanwhile. */
+int __must_check capacity_room(struct pool *pool, u32 bytes, u64 total_bytes);
+void reclaim_kick(struct pool *pool);
+void *reclaim_thread(void *pool);
+
+/* ---- migrate.c: the only code that moves bytes ---- */
+/** struct move - one block's transfer in a batch; the block has BLOCK_IO. */
+struct move {
+	u32 id;
+	int err;
+	struct tier_io io;
+	struct iovec iov;
+	struct move_batch *batch;
+};
+/** migrate_out() - write @nr blocks (BLOCK_IO set by the caller) to NVMe; ends their I/O. Lock held,
+ * dropped meanwhile. Return: first error. */
+int __must_check migrate_out(struct pool *pool, const u32 *ids, unsigned int nr);
+/** migrate_in() - read @nr blocks (BLOCK_IO set, DRAM room taken); ends their I/O. Lock held,
+ * dropped meanwhile. Each block's flags tell the result. */
+void migrate_in(struct pool *pool, const u32 *ids, unsigned int nr);
+/** migrate_shift() - move a block's DRAM copy to @to. Lock held, dropped meanwhile. */
+void migrate_shift(struct pool *pool, u32 id, u64 to);
+void *loader_thread(void *pool);
+
+/* ---- prefix.c ---- */
+void prefix_remove(struct pool *pool, u32 id);
+/** prefix_parent() - the parent block while it is still the one the child was indexed under. */
+struct block *prefix_parent(struct pool *pool, const struct block *b);
+/** prefix_kids() - @delta to its parent's count of children in @tier. */
+void prefix_kids(struct pool *pool, const struct block *b, enum block_tier tier, int delta);
+struct hash128 prefix_chain(struct hash128 parent, const u32 *ids, unsigned int nr);
+int __must_check prefix_link(struct pool *pool, u32 id);
+void prefix_free(struct pool *pool);
+int __must_check root_set(struct pool *pool, u32 root, u32 space, const void *salt, u32 salt_bytes);
+
+/* ---- pool_meta.c ---- */
+void limbo_add(struct pool *pool, u64 off, u32 bytes);
+int record_removed(struct pool *pool, u32 id);
+/** submit_locked() - see pool_submit(). */
+int __must_check submit_locked(struct pool *pool, const struct block_id *ids, unsigned int nr,
+			       struct meta_txn *txn, u64 *seq);
+
+#endif

@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reclaim: who has to go when a tier runs short.
+ *
+ * Reuse is by chain, so eviction is leaf first: a block is a candidate in a tier only while no
+ * indexed child of it has room there. Candidates of a tier are kept in a heap, coldest first: by
+ * class (unnamed cached, then idle, paused, queued, decoding, pinned), priority, last use. When the
+ * last child goes, its parent becomes a candidate with its own last use. So this is leaf LRU, one
+ * heap operation a victim.
+ *
+ * DRAM: everything unpinned may go once a lower copy exists; the reclaim thread keeps use under the
+ * high mark, and an allocation that finds no room reclaims its own shortfall.
+ * Capacity tier: only unnamed blocks are candidates; a named block's room is never taken.
+ *
+ * When there is free room, but not in one piece, the cheapest page run is emptied: in DRAM by moving
+ * its blocks elsewhere, in the capacity tier by dropping unnamed ones.
+ */
+#include <stdlib.h>
+#include "allocator/base/bug.h"
+#include "allocator/base/clock.h"
+#include "allocator/base/err.h"
+#include "allocator/pool_types.h"
+
+#define RECLAIM_BATCH_BYTES MIB(32)	/* written back at once */
+#define RECLAIM_BATCH	    1024	/* blocks */
+#define CAPACITY_BATCH	    MIB(16)	/* removed from the capacity tier per commit */
+#define THROTTLE_BYTES	    MIB(64)	/* above the high mark allocations reclaim for themselves */
+#define RUN_VICTIMS	    8192	/* extents in one page run to empty */
+
+/* ---- heaps ---- */
+
+static u64 heap_key(const struct block *b)
+{
+	return (u64)b->class << 56 | (u64)b->priority << 48 | (b->last_use & ((1ull << 48) - 1));
+}
+
+static bool colder(struct pool *pool, u32 a, u32 b)
+{
+	return heap_key(pool_block(pool, a)) < heap_key(pool_block(pool, b));
+}
+
+static void heap_place(struct pool *pool, enum block_tier t, u32 pos, u32 id)
+{
+	pool->heap[t].ids[pos] = id;
+	pool_block(pool, id)->heap_pos[t] = pos;
+}
+
+static void heap_up(struct pool *pool, enum block_tier t, u32 pos)
+{
+	struct heap *heap = &pool->heap[t];
+	u32 id = heap->ids[pos];
+
+	while (pos && colder(pool, id, heap->ids[(pos - 1) / 2])) {
+		heap_place(pool, t, pos, heap->ids[(pos - 1) / 2]);
+		pos = (pos - 1) / 2;
+	}
+	heap_place(pool, t, pos, id);
+}
+
+static void heap_down(struct pool *pool, enum block_tier t, u32 pos)
+{
+	struct heap *heap = &pool->heap[t];
+	u32 id = heap->ids[pos], kid;
+
+	while ((kid = 2 * pos + 1) < heap->nr) {
+		if (kid + 1 < heap->nr && colder(pool, heap->ids[kid + 1], heap->ids[kid]))
+			kid++;
+		if (!colder(pool, heap->ids[kid], id))
+			break;
+		heap_place(pool, t, pos, heap->ids[kid]);
+		pos = kid;
+	}
+	heap_place(pool, t, pos, id);
+}
+
+static void heap_remove(struct pool *pool, enum block_tier t, u32 id)
+{
+	struct heap *heap = &pool->heap[t];
+	u32 pos = pool_block(pool, id)->heap_pos[t], last;
+
+	pool_block(pool, id)->heap_pos[t] = HEAP_NONE;
+	last = heap->ids[--heap->nr];
+	if (last == id)
+		return;
+	heap_place(pool, t, pos, last);
+	heap_up(pool, t, pos);
+	heap_down(pool, t, pool_block(pool, last)->heap_pos[t]);
+}
+
+/* A candidate that cannot be queued for lack of memory is only missed by reclaim. */
+static void heap_insert(struct pool *pool, enum block_tier t, u32 id)
+{
+	struct heap *heap = &pool->heap[t];
+
+	if (heap->nr == heap->max) {
+		u32 max_nr = heap->max ? heap->max * 2 : 1024;
+		u32 *ids = reallocarray(heap->ids, max_nr, sizeof(*ids));
+
+		if (!ids)
+			return;
+		heap->ids = ids;
+		heap->max = max_nr;
+	}
+	heap->ids[heap->nr] = id;
+	heap_up(pool, t, heap->nr++);
+}
+
+void heap_free(struct heap *heap)
+{
+	free(heap->ids);
+	*heap = (struct heap){0};
+}
+
+static bool candidate(const struct pool *pool, const struct block *b, enum block_tier t)
+{
+	if (!(b->flags & BLOCK_LIVE) || b->ext[t] == EXTENT_NONE || b->kids[t])
+		return false;
+	if (b->pin || b->flags & BLOCK_IO)
+		return false;
+	return t != pool->capacity || !b->ref;
+}
+
+void block_requeue(struct pool *pool, u32 id)
+{
+	struct block *b = pool_block(pool, id);
+
+	for (int t = 0; t < NR_BLOCK_TIERS; t++) {
+		bool want = candidate(pool, b, t);
+
+		if (b->heap_pos[t] == HEAP_NONE) {
+			if (want)
+				heap_insert(pool, t, id);
+		} else if (!want) {
+			heap_remove(pool, t, id);
+		} else {
+			heap_up(pool, t, b->heap_pos[t]);
+			heap_down(pool, t, b->heap_pos[t]);
+		}
+	}
+}
+
+/* Coldest block of a tier that may go now, taken out of the heap; UINT32_MAX: none. */
+static u32 heap_pop(struct pool *pool, enum block_tier t)
+{
+	struct heap *heap = &pool->heap[t];
+
+	while (heap->nr) {
+		u32 id = heap->ids[0];
+
+		heap_remove(pool, t, id);
+		if (candidate(pool, pool_block(pool, id), t))
+			return id; /* else it comes back when its pin or I/O goes */
+	}
+	return UINT32_MAX;
+}
+
+/* ---- DRAM ---- */
+
+/* Unnamed and without room below: nothing is lost but a cache entry. */
+static void forget(struct pool *pool, u32 id)
+{
+	prefix_remove(pool, id);
+	block_release_ext(pool, id, IN_DRAM);
+	if (!block_maybe_free(pool, id))
+		block_requeue(pool, id);
+}
+
+/* Lower room for a block that has none: an unnamed one only gets what is free. */
+static bool has_room_below(struct pool *pool, u32 id)
+{
+	struct block *b = pool_block(pool, id);
+	u64 off;
+
+	if (b->ext[IN_NVME] != EXTENT_NONE)
+		return true;
+	if (extents_alloc(pool->room[IN_NVME], block_stride(b), EXTENT_NONE, id, &off))
+		return false;
+	block_set_ext(pool, id, IN_NVME, off);
+	return true;
+}
+
+static void drop_dram(struct pool *pool, u32 id)
+{
+	block_release_ext(pool, id, IN_DRAM);
+	pool->evicted[IN_DRAM]++;
+	block_requeue(pool, id);
+}
+
+/*
+ * Evict from DRAM until @need bytes went or nothing is left that may go. Clean copies are dropped at
+ * once, dirty ones written back in one batch first. Lock held, dropped during the write.
+ * Return: bytes freed.
+ */
+static u64 reclaim_dram(struct pool *pool, u64 need)
+{
+	u32 batch[RECLAIM_BATCH], nr = 0;
+	u64 freed = 0, dirty = 0;
+
+	while (freed + dirty < need && nr < RECLAIM_BATCH && dirty < RECLAIM_BATCH_BYTES) {
+		u32 id = heap_pop(pool, IN_DRAM);
+		struct block *b;
+
+		if (id == UINT32_MAX)
+			break;
+		b = pool_block(pool, id);
+		if (b->flags & BLOCK_NVME_VALID) {
+			freed += block_stride(b);
+			drop_dram(pool, id);
+		} else if (pool_volatile(pool) || (!b->ref && !has_room_below(pool, id))) {
+			freed += block_stride(b);
+			pool->evicted[IN_DRAM]++;
+			forget(pool, id);
+		} else {
+			dirty += block_stride(b);
+			block_io_begin(pool, id);
+			batch[nr++] = id;
+		}
+	}
+	if (!nr)
+		return freed;
+	if (migrate_out(pool, batch, nr))
+		kvc_err_count(-EIO, KVC_ERR_demote_failed);
+	for (u32 i = 0; i < nr; i++) {
+		struct block *b = pool_block(pool, batch[i]);
+
+		if (b->flags & BLOCK_LIVE && b->flags & BLOCK_NVME_VALID &&
+		    b->flags & BLOCK_DRAM_VALID && !b->pin && !(b->flags & BLOCK_IO)) {
+			freed += block_stride(b);
+			pool->demoted++;
+			drop_dram(pool, batch[i]);
+		}
+	}
+	return freed;
+}
+
+static bool movable(void *ctx, u32 owner)
+{
+	struct block *b = pool_block(ctx, owner);
+
+	return !b->pin && !(b->flags & BLOCK_IO) && b->flags & BLOCK_DRAM_VALID;
+}
+
+/* Move or evict one block of a run that is being emptied. */
+static void vacate(struct pool *pool, const struct extent_ref *ref, const struct extent_run *run)
+{
+	struct block *b = pool_block(pool, ref->owner);
+	u64 to;
+
+	if (b->ext[IN_DRAM] != ref->off || !movable(pool, ref->owner))
+		return;
+	if (!extents_alloc_outside(pool->room[IN_DRAM], block_stride(b), ref->owner, run, &to)) {
+		block_io_begin(pool, ref->owner);
+		migrate_shift(pool, ref->owner, to);
+		pool->moved++;
+	} else if (b->flags & BLOCK_NVME_VALID) {
+		drop_dram(pool, ref->owner);
+	}
+}
+
+/* Which extents stand in the way of @bytes in one piece. Return: their number, or -errno. */
+static int find_victims(struct pool *pool, enum block_tier t, u32 bytes, struct extent_victims *v)
+{
+	v->refs = kvc_alloc_array(RUN_VICTIMS, sizeof(*v->refs));
+	v->max = RUN_VICTIMS;
+	v->ctx = pool;
+	if (!v->refs)
+		return -ENOMEM;
+	return extents_find_victims(pool->room[t], bytes, v);
+}
+
+/* Free room exists but not in one piece: empty the cheapest run. Return: whether to try again. */
+static bool compact_dram(struct pool *pool, u32 bytes)
+{
+	struct extents *room = pool->room[IN_DRAM];
+	struct extent_victims v = {.movable = movable};
+	int nr;
+
+	if (extents_size(room) - extents_used(room) < bytes)
+		return false;
+	nr = find_victims(pool, IN_DRAM, bytes, &v);
+	for (int i = 0; i < nr; i++)
+		vacate(pool, &v.refs[i], &v.run);
+	free(v.refs);
+	return nr >= 0;
+}
+
+int dram_room_nowait(struct pool *pool, u32 id, u64 near)
+{
+	u64 off;
+
+	if (extents_alloc(pool->room[IN_DRAM], block_stride(pool_block(pool, id)), near, id, &off))
+		return -ENOSPC;
+	block_set_ext(pool, id, IN_DRAM, off);
+	if (extents_used(pool->room[IN_DRAM]) > pool->high_bytes)
+		reclaim_kick(pool);
+	return 0;
+}
+
+/* Lie behind the block that lies behind us below: what was written together stays together. */
+static u64 dram_near(struct pool *pool, u32 id)
+{
+	struct block *before;
+
+	if (!id)
+		return EXTENT_NONE;
+	before = pool_block(pool, id - 1);
+	if (!(before->flags & BLOCK_LIVE) || before->ext[IN_DRAM] == EXTENT_NONE ||
+	    before->bytes != pool_block(pool, id)->bytes)
+		return EXTENT_NONE;
+	return before->ext[IN_DRAM] + block_stride(before);
+}
+
+int dram_room(struct pool *pool, u32 id, u64 near)
+{
+	u64 stride = block_stride(pool_block(pool, id));
+	u64 deadline = 0;
+
+	if (near == EXTENT_NONE)
+		near = dram_near(pool, id);
+	if (extents_used(pool->room[IN_DRAM]) + stride > pool->high_bytes + THROTTLE_BYTES)
+		reclaim_dram(pool, stride);
+	while (dram_room_nowait(pool, id, near)) {
+		if (compact_dram(pool, (u32)stride) && !dram_room_nowait(pool, id, near))
+			return 0;
+		if (reclaim_dram(pool, stride))
+			continue;
+		if (!deadline)
+			deadline = clock_mono_ns() + ROOM_WAIT_MS * 1000000ull;
+		else if (clock_mono_ns() > deadline)
+			return kvc_err(-ENOMEM, dram_all_pinned);
+		waitq_wait_ms(&pool->room_freed, &pool->lock, 20);
+	}
+	return 0;
+}
+
+/* ---- capacity ---- */
+
+/* An unnamed block gives up its room in the capacity tier. */
+static void drop_capacity(struct pool *pool, u32 id)
+{
+	struct block *b = pool_block(pool, id);
+	enum block_tier t = pool->capacity;
+
+	pool->evicted[t]++;
+	if (t == IN_DRAM || b->ext[IN_DRAM] == EXTENT_NONE) {
+		prefix_remove(pool, id);
+		block_maybe_free(pool, id);
+		return;
+	}
+	block_release_ext(pool, id, t);
+	block_requeue(pool, id);
+}
+
+static u64 evict_capacity(struct pool *pool, u64 need)
+{
+	u64 freed = 0;
+
+	while (freed < need) {
+		u32 id = heap_pop(pool, pool->capacity);
+
+		if (id == UINT32_MAX)
+			break;
+		freed += block_stride(pool_block(pool, id));
+		drop_capacity(pool, id);
+	}
+	return freed;
+}
+
+static bool droppable(void *ctx, u32 owner)
+{
+	struct block *b = pool_block(ctx, owner);
+
+	return !b->ref && !b->pin && !(b->flags & BLOCK_IO);
+}
+
+static bool compact_capacity(struct pool *pool, u32 bytes)
+{
+	struct extent_victims v = {.movable = droppable};
+	int nr = find_victims(pool, pool->capacity, bytes, &v), dropped = 0;
+
+	for (int i = 0; i < nr; i++) {
+		struct block *b = pool_block(pool, v.refs[i].owner);
+
+		if (b->ext[pool->capacity] != v.refs[i].off || !droppable(pool, v.refs[i].owner))
+			continue;
+		drop_capacity(pool, v.refs[i].owner);
+		dropped++;
+	}
+	free(v.refs);
+	return dropped || !nr;
+}
+
+/* Make removals durable so that their extents come out of limbo. Lock held, dropped meanwhile. */
+static bool drain_limbo(struct pool *pool)
+{
+	u64 seq;
+	int err;
+
+	if (!pool->nr_limbo)
+		return false;
+	err = submit_locked(pool, NULL, 0, NULL, &seq);
+	lock_release(&pool->lock);
+	if (!err)
+		err = pool_commit(pool, seq);
+	lock_acquire(&pool->lock);
+	return !err;
+}
+
+int capacity_room(struct pool *pool, u32 bytes, u64 total_bytes)
+{
+	u64 free_bytes = extents_size(pool->room[pool->capacity]) - pool->named_bytes_now;
+	u64 batch = min(CAPACITY_BATCH, free_bytes / 8);
+
+	if (total_bytes > free_bytes)
+		return kvc_err(-ENOSPC, tier_full);
+	if (evict_capacity(pool, max(total_bytes, batch))) {
+		drain_limbo(pool);
+		return 0;
+	}
+	if (drain_limbo(pool) || compact_capacity(pool, bytes))
+		return 0;
+	if (pool->capacity == IN_DRAM && compact_dram(pool, bytes))
+		return 0;
+	return kvc_err(-ENOSPC, tier_fragmented);
+}
+
+/* ---- the reclaim thread ---- */
+
+void reclaim_kick(struct pool *pool)
+{
+	waitq_wake_all(&pool->reclaim_wait);
+}
+
+void *reclaim_thread(void *arg)
+{
+	struct pool *pool = arg;
+	struct extents *room = pool->room[IN_DRAM];
+
+	lock_acquire(&pool->lock);
+	while (!pool->stop) {
+		if (extents_used(room) <= pool->high_bytes) {
+			waitq_wait_ms(&pool->reclaim_wait, &pool->lock, 1000);
+			continue;
+		}
+		while (!pool->stop && extents_used(room) > pool->low_bytes)
+			if (!reclaim_dram(pool, extents_used(room) - pool->low_bytes))
+				break;
+		if (extents_used(room) > pool->high_bytes)
+			waitq_wait_ms(&pool->reclaim_wait, &pool->lock, 20);
+	}
+	lock_release(&pool->lock);
+	return NULL;
+}
