@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "allocator/base/err.h"
+#include "allocator/base/log.h"
+#include "allocator/base/textbuf.h"
+#include "lib/test.h"
+#include "lib/tier_batch.h"
+#include "tiers/dram_pool.h"
+
+#define SIZE MIB(8)
+
+static struct tier_opts opts_for(const char *hugepages)
+{
+	return (struct tier_opts){
+		.size_bytes = SIZE, .dirfd = -1, .hugepages = hugepages, .numa_node = -1};
+}
+
+/* NULL where this machine cannot make that kind of pool. */
+static struct tier *open_pool(const char *hugepages)
+{
+	struct tier_opts opts = opts_for(hugepages);
+	struct textbuf why = TEXTBUF_INIT;
+	struct tier *tier = NULL;
+	int err = tier_open(&tier, &tier_dram_ops, "dram", &opts, &why);
+
+	if (err)
+		print_message("%s\n", why.text);
+	textbuf_free(&why);
+	return err ? NULL : tier;
+}
+
+static void pool_works(struct tier *tier)
+{
+	char *buf = tier_test_alloc(MIB(1));
+	char *base = tier_map(tier, 0, SIZE), *client;
+	int fd = tier_dram_fd(tier);
+	struct stat st;
+
+	assert_non_null(base);
+	assert_int_equal((uintptr_t)base % KVC_HUGE_SIZE, 0);
+	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0600);
+	assert_int_equal(st.st_size, SIZE);
+	assert_int_equal(st.st_blocks, 0); /* nothing is committed before it is touched */
+	tier_test_fill(buf, MIB(1), 3, 0);
+	assert_int_equal(tier_rw_sync(tier, TIER_WRITE, MIB(3) + 100, buf, MIB(1)), 0);
+	assert_int_equal(tier_flush_sync(tier), 0);
+	assert_true(tier_test_check(base + MIB(3) + 100, MIB(1), 3, 0));
+	client = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, fd, 0);
+	assert_ptr_not_equal(client, MAP_FAILED);
+	assert_true(tier_test_check(client + MIB(3) + 100, MIB(1), 3, 0));
+	munmap(client, SIZE);
+	memset(buf, 0, MIB(1));
+	assert_int_equal(tier_rw_sync(tier, TIER_READ, MIB(3) + 100, buf, MIB(1)), 0);
+	assert_true(tier_test_check(buf, MIB(1), 3, 0));
+	free(buf);
+}
+
+static void check_mode(const char *hugepages)
+{
+	struct tier *tier = open_pool(hugepages);
+
+	if (!tier)
+		skip();
+	pool_works(tier);
+	tier_close(tier);
+}
+
+static void auto_always_works(void **state)
+{
+	struct tier *tier = open_pool("auto");
+
+	assert_non_null(tier);
+	pool_works(tier);
+	tier_close(tier);
+}
+
+static void off_always_works(void **state)
+{
+	struct tier *tier = open_pool("off");
+
+	assert_non_null(tier);
+	pool_works(tier);
+	tier_close(tier);
+}
+
+static void tmpfs_works(void **state)
+{
+	check_mode("tmpfs");
+}
+
+static void hugetlb_works(void **state)
+{
+	check_mode("hugetlb");
+}
+
+static void whole_pages_are_discarded(void **state)
+{
+	struct tier *tier = open_pool("auto");
+	char *base;
+	struct stat st;
+
+	assert_non_null(tier);
+	base = tier_map(tier, 0, SIZE);
+	memset(base, 1, SIZE);
+	assert_int_equal(fstat(tier_dram_fd(tier), &st), 0);
+	assert_int_equal(st.st_blocks, SIZE / 512);
+	tier_discard(tier, MIB(1), MIB(5) - 1); /* holds pages 1 and, but for a byte, 2 */
+	assert_int_equal(fstat(tier_dram_fd(tier), &st), 0);
+	assert_int_equal(st.st_blocks, (SIZE - MIB(2)) / 512);
+	assert_int_equal(base[MIB(2) - 1], 1);
+	assert_int_equal(base[MIB(2)], 0);
+	assert_int_equal(base[MIB(4) - 1], 0);
+	assert_int_equal(base[MIB(4)], 1);
+	tier_discard(tier, MIB(1), MIB(2)); /* holds no whole page */
+	tier_discard(tier, 4096, 4096);
+	assert_int_equal(base[MIB(1)], 1);
+	assert_int_equal(base[4096], 1);
+	tier_close(tier);
+}
+
+static void sealed_against_shrinking(void **state)
+{
+	struct tier *tier = open_pool("off");
+
+	assert_non_null(tier);
+	assert_int_equal(ftruncate(tier_dram_fd(tier), 4096), -1);
+	tier_close(tier);
+}
+
+static void more_than_the_machine_has_is_refused(void **state)
+{
+	struct tier_opts opts = opts_for("auto");
+	u64 before = kvc_err_value(KVC_ERR_dram_no_memory);
+	struct textbuf why = TEXTBUF_INIT;
+	struct tier *tier;
+
+	assert_true(dram_memory_available() > SIZE);
+	opts.size_bytes = round_up_pow2(dram_memory_available(), MIB(2)) + GIB(8);
+	assert_int_equal(tier_open(&tier, &tier_dram_ops, "dram", &opts, &why), -ENOMEM);
+	assert_non_null(strstr(why.text, "available"));
+	assert_int_equal(kvc_err_value(KVC_ERR_dram_no_memory), before + 1);
+	textbuf_free(&why);
+}
+
+static void bad_options_are_explained(void **state)
+{
+	struct tier_opts opts = opts_for("gigantic");
+	struct textbuf why = TEXTBUF_INIT;
+	struct tier *tier;
+
+	assert_int_equal(tier_open(&tier, &tier_dram_ops, "dram", &opts, &why), -EINVAL);
+	assert_non_null(strstr(why.text, "hugepages=gigantic"));
+	opts = opts_for("off");
+	opts.numa_node = 999;
+	assert_int_equal(tier_open(&tier, &tier_dram_ops, "dram", &opts, &why), -EINVAL);
+	assert_non_null(strstr(why.text, "numa=999"));
+	textbuf_free(&why);
+}
+
+static void a_node_that_exists_is_taken(void **state)
+{
+	struct tier_opts opts = opts_for("auto");
+	struct textbuf why = TEXTBUF_INIT;
+	struct tier *tier;
+	int err;
+
+	opts.numa_node = 0;
+	err = tier_open(&tier, &tier_dram_ops, "dram", &opts, &why);
+	if (err) {
+		print_message("%s\n", why.text);
+		textbuf_free(&why);
+		skip();
+	}
+	pool_works(tier);
+	tier_close(tier);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(auto_always_works),
+		cmocka_unit_test(off_always_works),
+		cmocka_unit_test(tmpfs_works),
+		cmocka_unit_test(hugetlb_works),
+		cmocka_unit_test(whole_pages_are_discarded),
+		cmocka_unit_test(sealed_against_shrinking),
+		cmocka_unit_test(more_than_the_machine_has_is_refused),
+		cmocka_unit_test(bad_options_are_explained),
+		cmocka_unit_test(a_node_that_exists_is_taken),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
