@@ -283,12 +283,13 @@ static int slot_claim(struct extents *ex, u64 off, u32 bytes, u32 owner)
 
 int extents_claim(struct extents *ex, u64 off, u32 bytes, u32 owner)
 {
-	bool slots = extent_slab_order(bytes) >= 0;
 	u64 size = extents_size(ex);
+	bool slots;
 	int err;
 
 	if (!is_size(bytes) || off % EXTENT_UNIT || off >= size || bytes > size - off)
 		return kvc_err(-EINVAL, extent_claim_outside);
+	slots = extent_slab_order(bytes) >= 0;
 	lock_acquire(&ex->lock);
 	do
 		err = slots ? slot_claim(ex, off, bytes, owner) : run_claim(ex, off, bytes, owner);

@@ -22,6 +22,7 @@
 
 #define LONG_GAP 4	/* a gap is long from 1/4 slab */
 #define PLENTY	 8	/* free pages are plentiful from 1/8 of all */
+#define ROAD	 8	/* a run that starts afresh looks for so many free slabs before it */
 
 int extent_slab_order(u32 bytes)
 {
@@ -53,7 +54,7 @@ struct extent_class *extent_class_make(struct extents *ex, u32 bytes)
 		return NULL;
 	cls->bytes = bytes;
 	cls->order = (u8)extent_slab_order(bytes);
-	cls->recip = (u32)(((1ull << 32) + units - 1) / units);
+	cls->recip = ((1ull << 32) + units - 1) / units;
 	slab_bytes = (u64)KVC_HUGE_SIZE << cls->order;
 	cls->nr_slots = (u16)(slab_bytes / bytes);
 	cls->waste_bytes = (u32)(slab_bytes % bytes);
@@ -197,8 +198,11 @@ static struct extent_slab *roomy_slab(struct extents *ex, struct extent_class *c
 	u32 nr = 1u << cls->order, page = EXTENT_NO_PAGE;
 	struct extent_slab *slab;
 
-	if ((u64)ex->nr_free_pages * PLENTY >= ex->nr_pages)
-		page = extent_pages_pick(ex, nr, nr, want);
+	if ((u64)ex->nr_free_pages * PLENTY >= ex->nr_pages) {
+		page = extent_pages_pick(ex, nr * ROAD, nr * ROAD, want);
+		if (page == EXTENT_NO_PAGE)
+			page = extent_pages_pick(ex, nr, nr, want);
+	}
 	if (page != EXTENT_NO_PAGE && !extent_slab_open(ex, cls, page, &slab))
 		return slab;
 	for (u32 bucket = 0; bucket < EXTENT_BUCKETS; bucket++)

@@ -62,8 +62,8 @@ struct extent_page {
 
 /* One per size that was ever used; lives as long as the allocator. */
 struct extent_class {
-	u32 bytes;	 /* of a slot; this line: set once before publish */
-	u32 recip;	 /* 2^32 / units of a slot, rounded up: division by multiplication */
+	u64 recip;	 /* 2^32 / units of a slot, rounded up: division by multiplication */
+	u32 bytes;	 /* of a slot; up to here and to cache_slots: set once before publish */
 	u32 waste_bytes; /* of a slab */
 	u16 nr_slots;	 /* in a slab */
 	u8 order;	 /* a slab has 1 << order pages */

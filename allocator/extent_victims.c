@@ -240,15 +240,21 @@ int extents_find_victims(struct extents *ex, u32 bytes, struct extent_victims *v
 		.ex = ex,
 		.victims = victims,
 		.nr = order < 0 ? extent_pages_of(bytes) : 1u << order,
-		.align = order < 0 ? 1 : 1u << order,
 	};
+
+	/* runs need no alignment, but without it the gaps between them would be lost to others */
+	s.align = s.nr & -s.nr;
 
 	lock_acquire(&ex->lock);
 	extent_cache_flush(ex);
 	victims->run = (struct extent_run){0};
-	if (has_room(ex, bytes, s.nr, s.align))
+	if (has_room(ex, bytes, s.nr, order < 0 ? 1 : s.align))
 		goto unlock;
 	search(&s);
+	if (s.best_bytes == UINT64_MAX && order < 0 && s.align > 1) {
+		s.align = 1;
+		search(&s);
+	}
 	if (s.best_bytes == UINT64_MAX) {
 		err = kvc_err(-ENOSPC, extent_no_victims);
 		goto unlock;
