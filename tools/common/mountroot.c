@@ -45,9 +45,11 @@ static int resolve_missing(const char *path, char *out)
 	if (!realpath(!slash ? "." : slash == copy ? "/" : copy, out))
 		return -errno;
 	len = strlen(out);
-	if (len + strlen(base) + 2 > PATH_MAX)
+	if (len > 1)
+		out[len++] = '/';
+	if (len + strlen(base) >= PATH_MAX)
 		return -ENAMETOOLONG;
-	snprintf(out + len, PATH_MAX - len, "%s%s", len > 1 ? "/" : "", base);
+	memcpy(out + len, base, strlen(base) + 1);
 	return 0;
 }
 

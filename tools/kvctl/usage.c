@@ -12,9 +12,9 @@
 static int read_status(const struct mountroot *mr, const char *rel, struct textbuf *text)
 {
 	char name[PATH_MAX + 16];
+	int n = snprintf(name, sizeof(name), "status/%s", rel);
 
-	snprintf(name, sizeof(name), "status/%s", rel);
-	return mountroot_read(mr, name, text);
+	return n >= (int)sizeof(name) ? -ENAMETOOLONG : mountroot_read(mr, name, text);
 }
 
 static int stat_one(const char *path, cJSON *array, bool first)
@@ -127,22 +127,25 @@ static bool status_exclusive(const struct mountroot *mr, const char *rel, u64 *b
 static bool file_exclusive(const struct mountroot *mr, const FTSENT *e, const char *rel, u64 *bytes)
 {
 	bool tokens = !strcmp(e->fts_name, "tokens");
-	char dir[PATH_MAX], kv[2 * PATH_MAX + 8];
-	char *slash;
+	char kv[2 * PATH_MAX + 8];
+	char *dir, *slash;
+	bool known;
 
-	if (tokens || !strcmp(e->fts_name, "kv")) {
-		snprintf(dir, sizeof(dir), "%s", rel);
-		slash = strrchr(dir, '/');
-		if (slash) {
-			*slash = '\0';
-			if (status_exclusive(mr, dir, bytes)) {
-				snprintf(kv, sizeof(kv), "%s/%s/kv", mr->root, dir);
-				if (tokens && e->fts_level && !access(kv, F_OK))
-					*bytes = 0;
-				return true;
-			}
-		}
+	if (!tokens && strcmp(e->fts_name, "kv"))
+		return status_exclusive(mr, rel, bytes);
+	dir = strdup(rel);
+	slash = dir ? strrchr(dir, '/') : NULL;
+	if (slash)
+		*slash = '\0';
+	known = slash && status_exclusive(mr, dir, bytes);
+	if (known && tokens && e->fts_level) {
+		snprintf(kv, sizeof(kv), "%s/%s/kv", mr->root, dir);
+		if (!access(kv, F_OK))
+			*bytes = 0;
 	}
+	free(dir);
+	if (known)
+		return true;
 	return status_exclusive(mr, rel, bytes);
 }
 
