@@ -8,11 +8,13 @@
  *  - `lock` (LOCK_FS_INODE), short, guards the fields;
  *  - `busy`, a sleeping exclusion for operations that change the table and may wait for tiers in
  *    between (write, truncate, commit, persist, copy into it). It is not a lock: readers and stat
- *    never wait for it. blktab_begin() / blktab_end().
+ *    never wait for it. blktab_begin() / blktab_end(). Who holds it may read the fields without the
+ *    lock, since nobody else changes them.
  *
  * Persistence. The durable state of a table is what its last submitted records say. Blocks that the
  * table has dropped since are *retired*: they keep their name until the new records are submitted, so
- * that a crash finds the old state whole. Dirty entries form one range [dirty_from, dirty_to).
+ * that a crash finds the old state whole; `recorded` tells which ones that concerns. Dirty entries
+ * form one range [dirty_from, dirty_to).
  */
 #ifndef KVC_BLKTAB_H
 #define KVC_BLKTAB_H
@@ -28,10 +30,12 @@ struct blktab {
 	u64 id;			/* key of its records, unique in the store, set once */
 	u32 space;		/* namespace id, 0 plain; set once */
 	u32 block_bytes;	/* of every block but perhaps a plain file's last; set once */
-	/* protected by lock */
 	struct lock lock;
-	bool busy;
+	bool busy;		/* protected by a lock of blktab.c */
+	/* protected by lock */
+	bool unnamed;		/* loaded, and its blocks not named yet */
 	struct block_id *blocks;
+	u64 *recorded;		/* a bit per entry: the durable record names blocks[i]; max_blocks bits */
 	u32 nr_blocks, max_blocks;
 	u64 size;		/* bytes: end of the highest byte written, attached or truncated up */
 	struct block_id *retired;
@@ -50,6 +54,9 @@ void blktab_destroy(struct blktab *tab);
 /** blktab_begin() - wait for and take the exclusion; no lock held. */
 void blktab_begin(struct blktab *tab);
 void blktab_end(struct blktab *tab);
+/** blktab_begin2() - both, in an order that cannot deadlock; they may be the same. */
+void blktab_begin2(struct blktab *a, struct blktab *b);
+void blktab_end2(struct blktab *a, struct blktab *b);
 
 /**
  * blktab_read() - copy [@off, @off + @len) to @buf; holes and EMPTY blocks are zeros; stops at size.
@@ -85,6 +92,22 @@ int __must_check blktab_write(struct blktab *tab, const void *buf, size_t len, u
 int __must_check blktab_cut(struct blktab *tab, u32 nr_blocks, u64 size);
 /** blktab_set() - entry @index becomes @id (name taken over from the caller), the old is retired. */
 int __must_check blktab_set(struct blktab *tab, u32 index, struct block_id id);
+/** blktab_set_range() - as blktab_set() for @nr entries from @index on; whole or nothing. */
+int __must_check blktab_set_range(struct blktab *tab, u32 index, u32 nr,
+				  const struct block_id *ids);
+/**
+ * blktab_reserve() - make the next calls that change up to @nr_blocks entries in all, and drop up to
+ * @nr_retire, unable to fail for memory. Caller holds busy.
+ */
+int __must_check blktab_reserve(struct blktab *tab, u32 nr_blocks, u32 nr_retire);
+/** blktab_fill() - put empty blocks (reserved room) where entries [@from, @to) have none. Busy. */
+int __must_check blktab_fill(struct blktab *tab, u32 from, u32 to);
+/** blktab_zero_from() - bytes from @off to the end of its block become zeros. Busy. May block. */
+int __must_check blktab_zero_from(struct blktab *tab, u64 off);
+/** blktab_set_size() - set size alone. Caller holds busy. */
+void blktab_set_size(struct blktab *tab, u64 size);
+/** blktab_mark() - entries [@from, @to) need a new record. Caller holds busy. */
+void blktab_mark(struct blktab *tab, u32 from, u32 to);
 /** blktab_snapshot() - copy entries [@from, @from + @nr) out, each named for the caller. */
 void blktab_snapshot(struct blktab *tab, u32 from, u32 nr, struct block_id *out);
 
@@ -98,7 +121,18 @@ void blktab_emit(struct blktab *tab, struct meta_txn *txn);
 void blktab_emitted(struct blktab *tab);
 /** blktab_emit_delete() - put the removal of all its records into @txn. */
 void blktab_emit_delete(struct blktab *tab, struct meta_txn *txn);
-/** blktab_load_chunk() - a record seen at mount, any order. */
+/**
+ * blktab_dirty_blocks() - the blocks of the dirty range, without holes: what must be written back
+ * and go to pool_submit() with the records. Caller holds busy and frees @ids.
+ */
+int __must_check blktab_dirty_blocks(struct blktab *tab, struct block_id **ids, u32 *nr);
+/** blktab_load_chunk() - a record seen at mount, any order. Return: 0, -EUCLEAN, -ENOMEM. */
 int __must_check blktab_load_chunk(struct blktab *tab, u32 chunk, const void *value, u32 bytes);
+/**
+ * blktab_load_names() - all records were seen: name every block.
+ * @any_tail: the last block may be any multiple of 4096 up to block_bytes
+ * Return: 0, -EUCLEAN (the table is empty then).
+ */
+int __must_check blktab_load_names(struct blktab *tab, bool any_tail);
 
 #endif

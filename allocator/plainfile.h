@@ -13,13 +13,15 @@
 
 #define PLAIN_BLOCK  65536u
 #define PLAIN_INLINE 512u
+#define PLAIN_MAX_BYTES GIB(16384) /* as ext4 with 4 KiB blocks */
 
 struct plainfile {
 	struct pool *pool;	/* set once */
 	u64 id;			/* table id, set once */
-	u8 *inline_data;	/* PLAIN_INLINE bytes or NULL; valid while tab is NULL */
+	/* inline bytes: protected by a lock of plainfile.c, valid while tab is NULL */
+	u8 *inline_data;	/* min(inline_size, PLAIN_INLINE) bytes, NULL for none */
 	u64 inline_size;	/* bytes, may exceed PLAIN_INLINE when truncated up: zeros beyond */
-	struct blktab *tab;	/* owned; NULL while inline */
+	struct blktab *tab;	/* owned; NULL while inline, then set once */
 };
 
 void plain_init(struct plainfile *pf, struct pool *pool, u64 id);
@@ -49,6 +51,18 @@ ssize_t plain_copy_range(struct plainfile *src, u64 src_off, struct plainfile *d
  */
 int __must_check plain_persist(struct plainfile *pf, void (*emit)(void *ctx, struct meta_txn *txn),
 			       void *ctx, u64 *seq);
+/** plain_dirty() - does the table need plain_persist()? Inline bytes are the inode record's. */
 bool plain_dirty(struct plainfile *pf);
+/** plain_emit_delete() - put the removal of the table's records into @txn. */
+void plain_emit_delete(struct plainfile *pf, struct meta_txn *txn);
+
+/** plain_load_chunk() - a META_TAB_CHUNK record of this file, any order. -EUCLEAN, -ENOMEM. */
+int __must_check plain_load_chunk(struct plainfile *pf, u32 chunk, const void *value, u32 bytes);
+/**
+ * plain_load_finish() - all records were seen: set the size, name the blocks.
+ * @data: inline bytes from the inode's record; @bytes of them, 0 for a file with a table
+ * Return: 0, -EUCLEAN, -ENOMEM.
+ */
+int __must_check plain_load_finish(struct plainfile *pf, u64 size, const void *data, u32 bytes);
 
 #endif
