@@ -240,21 +240,26 @@ static bool movable(void *ctx, u32 owner)
 	return !b->pin && !(b->flags & BLOCK_IO) && b->flags & BLOCK_DRAM_VALID;
 }
 
-/* Move or evict one block of a run that is being emptied. */
-static void vacate(struct pool *pool, const struct extent_ref *ref, const struct extent_run *run)
+/* Move or evict one block of a run that is being emptied. Return: whether it is gone. */
+static bool vacate(struct pool *pool, const struct extent_ref *ref, const struct extent_run *run)
 {
 	struct block *b = pool_block(pool, ref->owner);
 	u64 to;
 
-	if (b->ext[IN_DRAM] != ref->off || !movable(pool, ref->owner))
-		return;
+	if (b->ext[IN_DRAM] != ref->off)
+		return true;
+	if (!movable(pool, ref->owner))
+		return false;
 	if (!extents_alloc_outside(pool->room[IN_DRAM], block_stride(b), ref->owner, run, &to)) {
 		block_io_begin(pool, ref->owner);
 		migrate_shift(pool, ref->owner, to);
 		pool->moved++;
-	} else if (b->flags & BLOCK_NVME_VALID) {
-		drop_dram(pool, ref->owner);
+		return true;
 	}
+	if (!(b->flags & BLOCK_NVME_VALID))
+		return false;
+	drop_dram(pool, ref->owner);
+	return true;
 }
 
 /* Which extents stand in the way of @bytes in one piece. Return: their number, or -errno. */
@@ -273,15 +278,15 @@ static bool compact_dram(struct pool *pool, u32 bytes)
 {
 	struct extents *room = pool->room[IN_DRAM];
 	struct extent_victims v = {.movable = movable};
-	int nr;
+	int nr, gone = 0;
 
 	if (extents_size(room) - extents_used(room) < bytes)
 		return false;
 	nr = find_victims(pool, IN_DRAM, bytes, &v);
-	for (int i = 0; i < nr; i++)
-		vacate(pool, &v.refs[i], &v.run);
+	while (gone < nr && vacate(pool, &v.refs[gone], &v.run))
+		gone++;
 	free(v.refs);
-	return nr >= 0;
+	return gone == nr; /* else there is nowhere to go: trying again would not end */
 }
 
 int dram_room_nowait(struct pool *pool, u32 id, u64 near)

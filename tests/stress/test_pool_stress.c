@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Threads on one pool that is far too small: each owns blocks of several sizes whose bytes it knows,
+ * and all share chains of a few prefixes. Every byte read must be the one written, whatever reclaim,
+ * prefetch, compaction and drops of the cache do meanwhile; at the end nothing is left.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include "lib/test.h"
+#include "lib/pool_fixture.h"
+
+#define THREADS 4
+#define OWNED	48
+#define CHAIN	12
+#define TOKENS	16u
+#define PREFIXES 6
+
+struct owned {
+	struct block_id id;
+	u64 seed;
+	bool live, open;
+};
+
+struct worker {
+	pthread_t thread;
+	struct pool_fixture *fx;
+	struct test_rng rng;
+	struct owned owned[OWNED];
+	u64 steps, wrong;
+	u32 nr;
+};
+
+static const u32 sizes[] = {4096, 40960, 40960, 65536, 1 << 20, 5000};
+
+static void chain_ids(u32 *ids, u32 prefix)
+{
+	for (u32 i = 0; i < CHAIN * TOKENS; i++)
+		ids[i] = prefix * 7919 + i;
+}
+
+static void expect(struct worker *w, bool ok)
+{
+	w->wrong += !ok;
+}
+
+/* Attach what is cached of a prefix, check it, make and index the rest, let go. */
+static void use_chain(struct worker *w)
+{
+	u32 prefix = 1 + test_rng_below(&w->rng, PREFIXES), ids[CHAIN * TOKENS], root = 1, have;
+	struct prefix_key key = {root, TOKENS, ids, CHAIN * TOKENS};
+	struct block_id chain[CHAIN], parent = BLOCK_NONE, found;
+	struct pool *pool = w->fx->pool;
+	u32 nr;
+
+	chain_ids(ids, prefix);
+	have = nr = prefix_match(pool, &key, chain, true);
+	for (u32 i = 0; i < have; i++)
+		expect(w, pool_fixture_holds(w->fx, chain[i], prefix * 1000 + i) == 1);
+	if (have)
+		parent = chain[have - 1];
+	for (; nr < CHAIN; nr++) {
+		key.ids = ids + nr * TOKENS;
+		if (pool_fixture_block(w->fx, 40960, 1, prefix * 1000 + nr, &chain[nr]))
+			break;
+		expect(w, !pool_seal(pool, &chain[nr], 1));
+		if (prefix_insert(pool, &key, parent, chain[nr], &found)) {
+			nr++;
+			break;
+		}
+		if (found.v != chain[nr].v) {
+			pool_put(pool, &chain[nr], 1);
+			chain[nr] = found;
+		}
+		parent = chain[nr];
+	}
+	pool_put(pool, chain, nr);
+}
+
+static void make_owned(struct worker *w, struct owned *o)
+{
+	u32 bytes = sizes[test_rng_below(&w->rng, ARRAY_SIZE(sizes))];
+	int err;
+
+	o->seed = test_rng_u64(&w->rng);
+	err = pool_fixture_block(w->fx, bytes, 0, o->seed, &o->id);
+	expect(w, !err || err == -ENOSPC);
+	o->live = !err;
+	o->open = true;
+}
+
+static void copy_owned(struct worker *w, struct owned *o)
+{
+	struct block_id copy;
+
+	if (pool_copy(w->fx->pool, o->id, pool_bytes(w->fx->pool, o->id), &copy))
+		return;
+	pool_put(w->fx->pool, &o->id, 1);
+	o->id = copy;
+	o->open = true;
+}
+
+static void use_owned(struct worker *w, struct owned *o)
+{
+	struct pool *pool = w->fx->pool;
+	u64 blocks, bytes;
+
+	switch (test_rng_below(&w->rng, 16)) {
+	case 0:
+		expect(w, !pool_seal(pool, &o->id, 1));
+		o->open = false;
+		break;
+	case 1:
+		expect(w, !pool_demote(pool, &o->id, 1));
+		break;
+	case 2:
+		pool_prefetch(pool, &o->id, 1);
+		break;
+	case 3:
+		copy_owned(w, o);
+		break;
+	case 4:
+		pool_put(pool, &o->id, 1);
+		o->live = false;
+		break;
+	case 5:
+		pool_drop_cached(pool, 0, test_rng_below(&w->rng, NR_BLOCK_TIERS + 1), &blocks,
+				 &bytes);
+		break;
+	case 6:
+		pool_touch(pool, &o->id, 1, CLASS_QUEUED, 70);
+		break;
+	default:
+		expect(w, pool_fixture_holds(w->fx, o->id, o->seed) == 1);
+	}
+}
+
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+
+	for (u64 s = 0; s < w->steps; s++) {
+		struct owned *o = &w->owned[test_rng_below(&w->rng, OWNED)];
+
+		if (!test_rng_below(&w->rng, 8))
+			use_chain(w);
+		else if (!o->live)
+			make_owned(w, o);
+		else
+			use_owned(w, o);
+	}
+	for (int i = 0; i < OWNED; i++) {
+		if (!w->owned[i].live)
+			continue;
+		expect(w, pool_fixture_holds(w->fx, w->owned[i].id, w->owned[i].seed) == 1);
+		pool_put(w->fx->pool, &w->owned[i].id, 1);
+	}
+	return NULL;
+}
+
+static void run(u64 dram, u64 nvme)
+{
+	static struct worker workers[THREADS];
+	struct pool_fixture fx;
+	struct test_rng rng;
+	struct pool_stats s;
+	u64 blocks, bytes, wrong = 0;
+	u32 root;
+
+	memset(workers, 0, sizeof(workers));
+	test_rng_init(&rng);
+	pool_fixture_open(&fx, dram, nvme);
+	assert_int_equal(pool_root(fx.pool, 1, "", 0, &root), 0);
+	assert_int_equal(root, 1);
+	for (int i = 0; i < THREADS; i++) {
+		workers[i].fx = &fx;
+		workers[i].rng.state = test_rng_u64(&rng) | 1;
+		workers[i].steps = test_count(6000);
+		assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+	}
+	for (int i = 0; i < THREADS; i++) {
+		pthread_join(workers[i].thread, NULL);
+		wrong += workers[i].wrong;
+	}
+	assert_int_equal(wrong, 0);
+	pool_drop_cached(fx.pool, 0, NR_BLOCK_TIERS, &blocks, &bytes);
+	pool_check(fx.pool);
+	pool_get_stats(fx.pool, &s);
+	print_message("demoted %llu promoted %llu moved %llu evicted %llu/%llu hits %llu\n",
+		      (unsigned long long)s.demoted, (unsigned long long)s.promoted,
+		      (unsigned long long)s.moved, (unsigned long long)s.evicted_dram,
+		      (unsigned long long)s.evicted_nvme, (unsigned long long)s.hit_tokens);
+	assert_int_equal(s.blocks, 0);
+	assert_int_equal(s.tier[IN_DRAM].used, 0);
+	assert_int_equal(s.tier[IN_DRAM].pinned, 0);
+	pool_fixture_close(&fx);
+}
+
+static void with_two_tiers(void **state)
+{
+	run(MIB(12), MIB(64));
+}
+
+static void nearly_full(void **state)
+{
+	run(MIB(12), MIB(24));
+}
+
+static void volatile_mode(void **state)
+{
+	run(MIB(32), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(with_two_tiers),
+		cmocka_unit_test(nearly_full),
+		cmocka_unit_test(volatile_mode),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
