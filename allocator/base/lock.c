@@ -66,7 +66,13 @@ void lock_assert_none(void)
 
 void lock_init(struct lock *lock, enum lock_rank rank)
 {
-	pthread_mutex_init(&lock->mutex, NULL);
+	pthread_mutexattr_t attr;
+
+	/* critical sections are short: spinning a little is cheaper than sleeping */
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+	pthread_mutex_init(&lock->mutex, &attr);
+	pthread_mutexattr_destroy(&attr);
 	lock->rank = rank;
 }
 
