@@ -70,7 +70,7 @@ static int bind_node(struct dram *dram, int node, struct textbuf *why)
 
 	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d", node);
 	if (node < 0 || node >= MAX_NODES || access(path, F_OK))
-		return tier_why(why, -EINVAL, "numa=%d: this machine has no such memory node", node);
+		return tier_why(why, -EINVAL, "numa=%d: there is no such memory node", node);
 	mask[node / (8 * sizeof(long))] = 1ul << (node % (8 * sizeof(long)));
 	if (syscall(SYS_mbind, dram->base, dram->size_bytes, MPOL_PREFERRED, mask,
 		    (unsigned long)MAX_NODES, 0)) {

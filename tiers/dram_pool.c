@@ -35,7 +35,7 @@
 #define MFD_HUGE_2MB (21u << 26)
 #endif
 
-/* The number after @key at the start of a line of @path, times @unit; UINT64_MAX when there is none. */
+/* The number after @key at the start of a line of @path, times @unit; UINT64_MAX: none. */
 static u64 file_number(const char *path, const char *key, u64 unit)
 {
 	u64 value = UINT64_MAX;
@@ -152,8 +152,8 @@ static int pool_file(struct dram_pool *pool, const char *mode, u64 size_bytes, s
 			return 0;
 		if (!automatic)
 			return tier_why(why, pool->fd,
-					"hugepages=tmpfs: cannot make a private tmpfs with huge=always: "
-					"%s (it needs CAP_SYS_ADMIN and a kernel with huge tmpfs pages)",
+					"hugepages=tmpfs: no private tmpfs with huge=always: %s "
+					"(needs CAP_SYS_ADMIN and huge pages for tmpfs)",
 					strerror(-pool->fd));
 		log_info("no private tmpfs (%s), the pool is a memfd", strerror(-pool->fd));
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reference tier: zeroed host memory, every request done at once. Tests run against it what runs
- * elsewhere against disks, so it insists on the alignment that a disk insists on.
+ * The reference tier: zeroed host memory, every request done at once. Tests run against it what
+ * runs elsewhere against disks, so it insists on the alignment that a disk insists on.
  */
 #include <errno.h>
 #include <sys/mman.h>

@@ -6,8 +6,8 @@
  *
  * What a disk likes is many bytes in flight in large pieces. So the requests of one submit call
  * become segments of up to 4 MiB: small neighbours merge, large ones are cut, none crosses the
- * border of a data file. Depth is counted in bytes: a submitter waits while as many are in flight as
- * the device needs to be busy; more would only lengthen the queue in front of the next reader.
+ * border of a data file. Depth is counted in bytes: a submitter waits while as many are in flight
+ * as the device needs to be busy; more would only lengthen the queue in front of the next reader.
  *
  * Two engines move segments: io_uring, one thread that submits and reaps; or, where the kernel
  * refuses io_uring, a few threads with preadv and pwritev. Both leave short transfers, retries and

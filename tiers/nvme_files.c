@@ -70,7 +70,7 @@ static int open_file(struct nvme *nvme, unsigned int i)
 	if (fd != -EINVAL)
 		return fd;
 	if (nvme->direct)
-		log_warn("tier %s: the filesystem has no O_DIRECT, data goes through the page cache",
+		log_warn("tier %s: no O_DIRECT on this filesystem, using the page cache",
 			 nvme->tier->name);
 	nvme->direct = false;
 	fd = openat(nvme->dirfd, name, O_RDWR | O_CLOEXEC);
@@ -148,7 +148,7 @@ static int explain_make(struct nvme *nvme, unsigned int i, int err, const struct
 
 	if (err == -EEXIST)
 		return tier_why(why, err,
-				"data.%u exists already; a new store is not made over an old one", i);
+				"data.%u exists already: a new store is not made over it", i);
 	if (err != -ENOSPC)
 		return tier_why(why, err, "cannot make data.%u: %s", i, strerror(-err));
 	/* What was reserved so far has been given back by now. */
@@ -186,8 +186,8 @@ static int check_size(struct nvme *nvme, unsigned int i, u64 bytes, struct textb
 		return tier_why(why, -EINVAL, "data.%u is not a regular file", i);
 	if ((u64)st.st_size < bytes)
 		return tier_why(why, kvc_err(-EIO, nvme_truncated),
-				"data.%u is truncated: it has %" PRIu64 " bytes and must have %" PRIu64,
-				i, (u64)st.st_size, bytes);
+				"data.%u is truncated: %" PRIu64 " bytes instead of %" PRIu64, i,
+				(u64)st.st_size, bytes);
 	if ((u64)st.st_size > bytes)
 		log_warn("data.%u is longer than the store (%" PRIu64 " bytes, not %" PRIu64
 			 "): an interrupted grow; its end is not used", i, (u64)st.st_size, bytes);

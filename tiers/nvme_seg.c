@@ -5,10 +5,11 @@
  *	requests	|--a--|--b--|-----------------c-----------------|     |--d--|
  *	segments	|--a-----b--|------c 4 MiB------|------c rest---|     |--d--|
  *
- * A request counts the segments that carry a part of it (nr_parts); the last one to finish completes
- * it with the first error noted. A segment is a cursor: bytes before done_bytes are settled, each
- * transfer starts there. After an error in a segment of several requests it goes on part by part, so
- * that every request gets its own result. No memory is needed once a segment is built.
+ * A request counts the segments that carry a part of it (nr_parts); the last one to finish
+ * completes it with the first error noted. A segment is a cursor: bytes before done_bytes are
+ * settled, each transfer starts there. After an error in a segment of several requests it goes on
+ * part by part, so that every request gets its own result. No memory is needed once a segment is
+ * built.
  */
 #include <errno.h>
 #include <string.h>

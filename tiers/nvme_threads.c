@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The nvme tier's engine for kernels and containers without io_uring: a few threads, each taking the
- * oldest segment and carrying it out. Eight of them keep a disk busy with segments of 4 MiB.
+ * The nvme tier's engine for kernels and containers without io_uring: a few threads, each taking
+ * the oldest segment and carrying it out. Eight of them keep a disk busy with segments of 4 MiB.
  */
 #include <errno.h>
 #include <sys/uio.h>

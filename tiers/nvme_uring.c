@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The nvme tier's io_uring engine: one thread owns the ring, submits and reaps. It sleeps in one
- * place, waiting for a completion; a submitter wakes it through an eventfd of which a read is always
- * in flight. The kernel is entered once for a batch of submissions and completions together.
+ * place, waiting for a completion; a submitter wakes it through an eventfd of which a read is
+ * always in flight. The kernel is entered once for a batch of submissions and completions together.
  *
  * A failing ring is fatal for the tier. Transfers may still be running then, into and out of memory
  * of their submitters, so the thread waits a while for them before it answers -EIO.
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-#include "allocator/base/bug.h"
+#include "allocator/base/clock.h"
 #include "allocator/base/log.h"
 #include "tiers/nvme_impl.h"
 
@@ -172,14 +172,18 @@ static void take_back(struct ring *ring)
 	}
 }
 
-/* Transfers that the kernel still holds: wait for them, without entering the ring. */
+/*
+ * Transfers that the kernel still holds: their completions appear in the ring's memory, without the
+ * calls that fail now.
+ */
 static void reap_failed(struct ring *ring)
 {
-	struct pollfd pfd = {.fd = ring->uring.ring_fd, .events = POLLIN};
+	u64 end = clock_mono_ns() + FAILED_WAIT_MS * (NSEC_PER_SEC / 1000);
 
-	for (int ms = 0; ring->nr_running && ms < FAILED_WAIT_MS; ms += 10) {
-		poll(&pfd, 1, 10);
+	while (ring->nr_running && clock_mono_ns() < end) {
 		reap(ring);
+		if (ring->nr_running)
+			poll(NULL, 0, 10);
 	}
 	if (ring->nr_running)
 		log_error("tier %s: %u transfers never came back", ring->nvme->tier->name,

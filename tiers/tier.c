@@ -24,8 +24,9 @@ int tier_open(struct tier **out, const struct tier_ops *ops, const char *name,
 	int err;
 
 	if (!opts->size_bytes || opts->size_bytes % KVC_HUGE_SIZE)
-		return tier_why(why, -EINVAL, "tier %s: its size (%llu bytes) must be a multiple of 2 MiB",
-				name, (unsigned long long)opts->size_bytes);
+		return tier_why(why, -EINVAL,
+				"tier %s: its size, %llu bytes, is no multiple of 2 MiB", name,
+				(unsigned long long)opts->size_bytes);
 	tier = calloc(1, sizeof(*tier));
 	if (!tier)
 		return -ENOMEM;

@@ -30,7 +30,8 @@ struct tier_io {
 	u64 off;			/* bytes; ignored by TIER_FLUSH */
 	const struct iovec *iov;	/* host memory; stays valid until @done */
 	unsigned int nr_iov;
-	void (*done)(struct tier_io *io, int err);	/* err: 0 or negative errno; a short transfer is -EIO */
+	/* err: 0 or negative errno; a short transfer is -EIO */
+	void (*done)(struct tier_io *io, int err);
 	void *ctx;			/* the submitter's */
 	/* private to the tier layer, set by tier_submit() */
 	struct tier *tier;
@@ -48,7 +49,7 @@ struct tier_opts {
 	int dirfd;		/* nvme: the store directory, -1 where unused */
 	bool create;		/* nvme: make the data files */
 	u64 depth_bytes;	/* nvme: bytes in flight, 0: 96 MiB */
-	u64 file_bytes;		/* nvme: size of a full data file, 0: 64 GiB; never changes for a store */
+	u64 file_bytes;		/* nvme: a full data file, 0: 64 GiB; fixed for a store's life */
 	bool no_uring;		/* nvme: use threads even where the kernel has io_uring */
 	const char *hugepages;	/* dram: "auto", "tmpfs", "hugetlb", "off" */
 	int numa_node;		/* dram: -1 none */
@@ -78,7 +79,7 @@ struct tier {
 	atomic_uint_fast64_t reads, read_bytes, writes, write_bytes, errors, in_flight;
 };
 
-extern const struct tier_ops tier_null_ops;	/* tests' reference: host memory, completes at once */
+extern const struct tier_ops tier_null_ops;	/* reference: host memory, at once */
 extern const struct tier_ops tier_dram_ops;
 extern const struct tier_ops tier_nvme_ops;
 

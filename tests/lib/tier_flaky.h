@@ -12,15 +12,15 @@
 
 #include "tiers/tier.h"
 
-/** tier_flaky_open() - a tier named as @below, with its size and alignment; tier_close() ends it. */
+/** tier_flaky_open() - a tier with the name, size and alignment of @below; tier_close() it. */
 int tier_flaky_open(struct tier **tier, struct tier *below);
 
 /** tier_flaky_fail() - the @nth (from 1) @op from now completes with @err, untouched; 0 disarms. */
 void tier_flaky_fail(struct tier *tier, enum tier_op op, u64 nth, int err);
 
 /**
- * tier_flaky_tear() - of the @nth write from now only the first @bytes (a multiple of the alignment)
- * are written. @err: what it completes with; 0 plays a disk that lies.
+ * tier_flaky_tear() - of the @nth write from now only the first @bytes (a multiple of the
+ * alignment) are written. @err: what it completes with; 0 plays a disk that lies.
  */
 void tier_flaky_tear(struct tier *tier, u64 nth, u64 bytes, int err);
 

@@ -72,7 +72,8 @@ static void beyond_the_end_is_refused(void **state)
 	assert_int_equal(rw(f, TIER_READ, SIZE - 4096, f->buf, 8192), -EINVAL);
 	assert_int_equal(rw(f, TIER_READ, UINT64_MAX - 4095, f->buf, 4096), -EINVAL);
 	assert_int_equal(rw(f, TIER_READ, UINT64_MAX - 4095, f->buf, 8192), -EINVAL);
-	assert_int_equal(kvc_err_value(KVC_ERR_tier_out_of_bounds), before + 4);
+	assert_int_equal(rw(f, TIER_READ, 0, f->buf, SIZE + 4096), -EINVAL);
+	assert_int_equal(kvc_err_value(KVC_ERR_tier_out_of_bounds), before + 5);
 	assert_null(tier_map(f->null, SIZE, 1));
 	assert_null(tier_map(f->null, UINT64_MAX, 2));
 	assert_non_null(tier_map(f->null, SIZE - 1, 1));
