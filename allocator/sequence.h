@@ -11,7 +11,11 @@
  *   loose              kv was cut to zero, unlinked or renamed: ids are shown, index nothing
  *   attached           leading blocks that came from the prefix cache, not written here
  *   pending_T          T asked for while there were no bytes; applied at the first commit that reaches it
- *   written ranges     of each open block, so that a commit knows holes
+ *   written ranges     of open blocks, so that a commit knows holes
+ *   sealed             leading sealed blocks; blocks behind them are open or holes
+ *
+ * Every function below waits for the table's exclusion where it changes something, so it is called
+ * with no lock held and, for one sequence, runs alone among the changers; readers run beside it.
  *
  * Rules (asserted by the model test):
  *  S1 nothing seals on a write; commits are fsync, close and seq_set_tokens().
@@ -25,7 +29,13 @@
 #include "allocator/blktab.h"
 #include "allocator/geometry.h"
 
-struct written;	/* written ranges of open blocks (written.c) */
+struct written;
+struct seq_loading;
+struct textbuf;
+
+#define SEQ_MAX_BYTES	(1ull << 46)
+#define SEQ_MAX_IDS	(1u << 28)
+#define SEQ_NO_TOKENS	UINT32_MAX	/* pending_T: none; seq_fork(): all */
 
 enum seq_state { SEQ_IDLE, SEQ_PAUSED, SEQ_QUEUED, SEQ_DECODING };
 
@@ -38,23 +48,28 @@ struct sequence {
 	u32 *cids;
 	u32 nr_cids;
 	u32 T;
+	u32 sealed_blocks;
+	u32 indexed_blocks;	/* leading blocks that the index is known to hold */
 	u32 attached_blocks;
 	u32 cached_tokens;	/* attached at the last match, for user.kvc.cached_tokens */
 	u32 pending_T;		/* UINT32_MAX: none */
 	bool loose;
-	bool ids_dirty, meta_dirty;	/* records stale */
-	u32 ids_dirty_from;	/* first stale id */
-	u32 recorded_id_chunks, recorded_cid_chunks;
+	u8 nr_part;		/* bytes of an unfinished id held behind ids[nr_ids), 0..3 */
+	bool meta_dirty;	/* record stale; ids and table have their own marks */
+	u32 changes, emitted_changes; /* of what changes without busy: state, pinned */
+	u32 ids_dirty_from, cids_dirty_from; /* first stale id, UINT32_MAX: none */
+	u32 recorded_id_chunks, recorded_cid_chunks, recorded_written_chunks;
 	enum seq_state state;
 	u8 priority;		/* 0..100, what blocks are touched with */
 	bool pinned;		/* user.kvc.pin=dram */
 	u64 last_use_ns;	/* CLOCK_REALTIME */
-	struct written *written;
+	struct written *written;	/* owned; read and changed by who holds tab.busy only */
+	struct seq_loading *loading;	/* owned; between the first record and seq_load_finish() */
 };
 
 int __must_check seq_create(struct sequence **seq, struct pool *pool, u64 id, u32 space,
 			    const struct geometry *geo);
-/** seq_destroy() - drop all names and free. */
+/** seq_destroy() - drop all names and free. NULL is fine. */
 void seq_destroy(struct sequence *seq);
 
 /* ---- bytes ---- */
@@ -88,7 +103,8 @@ int __must_check seq_set_tokens(struct sequence *seq, u32 nr);
 /* ---- copies and names ---- */
 /**
  * seq_copy_range() - copy_file_range by sharing: block-aligned equal offsets in one namespace and
- * salt. At the end of the source also the tail with T and ids.
+ * salt. At the end of the source also the tail with T and ids. Not from block 0 on: only where both
+ * are committed up to there under the same ids.
  * Return: bytes, -EXDEV (let the kernel copy), -EPERM (onto sealed), -ENOSPC. Below 2 GiB. May block.
  */
 ssize_t seq_copy_range(struct sequence *src, u64 off_in, struct sequence *dst, u64 off_out, u64 len);
@@ -115,7 +131,7 @@ void seq_prefetch(struct sequence *seq);
 int __must_check seq_demote(struct sequence *seq);
 
 /* ---- persistence ---- */
-enum { META_SEQ = 17, META_SEQ_IDS = 18, META_SEQ_CIDS = 19 };
+enum { META_SEQ = 17, META_SEQ_IDS = 18, META_SEQ_CIDS = 19, META_SEQ_WRITTEN = 20 };
 #define SEQ_ID_CHUNK 1024	/* ids per record */
 
 bool seq_dirty(struct sequence *seq);
@@ -125,9 +141,18 @@ bool seq_dirty(struct sequence *seq);
  */
 int __must_check seq_persist(struct sequence *seq, void (*emit)(void *ctx, struct meta_txn *txn),
 			     void *ctx, u64 *seq_nr);
+/**
+ * seq_write_back(), seq_emit(), seq_emitted() - the parts of seq_persist(), for transactions over
+ * several sequences: seq_begin() all, write back all, emit all into one transaction, pool_submit()
+ * it with the @ids of all, then seq_emitted() all and seq_end().
+ * @ids: blocks for pool_submit(), freed by the caller
+ */
+int __must_check seq_write_back(struct sequence *seq, struct block_id **ids, u32 *nr);
+void seq_emit(struct sequence *seq, struct meta_txn *txn);
+void seq_emitted(struct sequence *seq);
 /** seq_emit_delete() - put the removal of all its records into @txn. */
 void seq_emit_delete(struct sequence *seq, struct meta_txn *txn);
-/** seq_load() - one META_SEQ* or META_TAB_CHUNK record of this sequence, any order. */
+/** seq_load() - one META_SEQ* or META_TAB_CHUNK record of this sequence, any order. -EUCLEAN. */
 int __must_check seq_load(struct sequence *seq, u8 type, u32 sub, const void *value, u32 bytes);
 /** seq_load_finish() - all records seen: check them against each other, name the blocks. */
 int __must_check seq_load_finish(struct sequence *seq, struct textbuf *why);
