@@ -20,6 +20,7 @@
 
 #define MOVE_BATCH_BYTES MIB(32)
 #define MOVE_BATCH	 512	/* blocks */
+#define MOVE_STEP_BYTES	 MIB(4) /* submitted at once: the next step's checksums overlap with it */
 
 struct move_batch {
 	struct lock lock;	/* LOCK_LEAF */
@@ -71,13 +72,15 @@ static void batch_free(struct move_batch *batch)
 	free(batch->ios);
 }
 
-/* Transfer every move that has no error yet, and wait. No lock held. */
-static void batch_run(struct pool *pool, struct move_batch *batch, enum tier_op op)
+/* Start the transfer of every move in [@from, @to) that has no error yet. No lock held. */
+static void batch_submit(struct pool *pool, struct move_batch *batch, enum tier_op op,
+			 unsigned int from, unsigned int to)
 {
+	struct tier_io **ios = batch->ios + from;
 	unsigned int nr = 0;
 	int err;
 
-	for (unsigned int i = 0; i < batch->nr; i++) {
+	for (unsigned int i = from; i < to; i++) {
 		struct move *m = &batch->moves[i];
 		struct block *b = pool_block(pool, m->id);
 
@@ -89,41 +92,79 @@ static void batch_run(struct pool *pool, struct move_batch *batch, enum tier_op 
 					 .iov = &m->iov,
 					 .nr_iov = 1,
 					 .done = move_done};
-		batch->ios[nr++] = &m->io;
+		ios[nr++] = &m->io;
 	}
 	if (!nr)
 		return;
-	batch->pending = nr;
-	err = tier_submit(pool->tier[IN_NVME], batch->ios, nr);
 	lock_acquire(&batch->lock);
-	while (!err && batch->pending)
+	batch->pending += nr;
+	lock_release(&batch->lock);
+	err = tier_submit(pool->tier[IN_NVME], ios, nr);
+	for (unsigned int i = 0; err && i < nr; i++)
+		move_done(ios[i], err);
+}
+
+static void batch_wait(struct move_batch *batch)
+{
+	lock_acquire(&batch->lock);
+	while (batch->pending)
 		waitq_wait(&batch->wait, &batch->lock);
 	lock_release(&batch->lock);
-	for (unsigned int i = 0; err && i < nr; i++)
-		container_of(batch->ios[i], struct move, io)->err = err;
 }
 
 /* ---- out ---- */
 
 /* Checksum before it leaves; a sealed block's must be what it was sealed with. */
-static u64 check_out(struct pool *pool, struct move *m)
+static void check_out(struct pool *pool, struct move *m)
 {
 	struct block *b = pool_block(pool, m->id);
-	u64 csum = hash_bytes(block_addr(pool, b), block_stride(b));
 
-	if (b->flags & BLOCK_SEALED && csum != b->csum) {
+	m->csum = hash_bytes(block_addr(pool, b), block_stride(b));
+	if (b->flags & BLOCK_SEALED && m->csum != b->csum) {
 		m->err = kvc_err(-EIO, dram_corrupt);
 		log_error("block %u changed in memory after it was sealed: not written", m->id);
 	}
-	return csum;
 }
 
-static void finish_out(struct pool *pool, struct move *m, u64 csum)
+/* Checksum and submit step by step, so that the disk is busy meanwhile. No lock held. */
+static void send_out(struct pool *pool, struct move_batch *batch)
+{
+	unsigned int from = 0;
+	u64 bytes = 0;
+
+	for (unsigned int i = 0; i < batch->nr; i++) {
+		check_out(pool, &batch->moves[i]);
+		bytes += block_stride(pool_block(pool, batch->moves[i].id));
+		if (bytes < MOVE_STEP_BYTES && i + 1 < batch->nr)
+			continue;
+		batch_submit(pool, batch, TIER_WRITE, from, i + 1);
+		from = i + 1;
+		bytes = 0;
+	}
+}
+
+/* Start writing @nr blocks. Lock held, dropped meanwhile. On error their I/O has ended. */
+static int out_begin(struct pool *pool, struct move_batch *batch, const u32 *ids, unsigned int nr)
+{
+	int err = batch_init(batch, ids, nr);
+
+	if (err) {
+		for (unsigned int i = 0; i < nr; i++)
+			block_io_end(pool, ids[i]);
+		return err;
+	}
+	lock_release(&pool->lock);
+	send_out(pool, batch);
+	lock_acquire(&pool->lock);
+	return 0;
+}
+
+static void finish_out(struct pool *pool, struct move *m)
 {
 	struct block *b = pool_block(pool, m->id);
 
 	if (!m->err) {
-		b->csum = csum;
+		b->csum = m->csum;
 		b->flags |= BLOCK_NVME_VALID;
 		/* A cached block's copy is of use after a restart only with a record. */
 		if (b->flags & BLOCK_INDEXED && !(b->flags & BLOCK_RECORDED))
@@ -132,33 +173,29 @@ static void finish_out(struct pool *pool, struct move *m, u64 csum)
 	block_io_end(pool, m->id);
 }
 
+/* Wait for what out_begin() started. Lock held, dropped meanwhile. Return: first error. */
+static int out_end(struct pool *pool, struct move_batch *batch)
+{
+	int err = 0;
+
+	lock_release(&pool->lock);
+	batch_wait(batch);
+	lock_acquire(&pool->lock);
+	for (unsigned int i = 0; i < batch->nr; i++) {
+		if (batch->moves[i].err && !err)
+			err = batch->moves[i].err;
+		finish_out(pool, &batch->moves[i]);
+	}
+	batch_free(batch);
+	return err;
+}
+
 int migrate_out(struct pool *pool, const u32 *ids, unsigned int nr)
 {
 	struct move_batch batch;
-	int err = batch_init(&batch, ids, nr);
-	u64 *csums = kvc_alloc_array(nr, sizeof(*csums));
+	int err = out_begin(pool, &batch, ids, nr);
 
-	if (err || !csums) {
-		for (unsigned int i = 0; i < nr; i++)
-			block_io_end(pool, ids[i]);
-		if (!err)
-			batch_free(&batch);
-		free(csums);
-		return -ENOMEM;
-	}
-	lock_release(&pool->lock);
-	for (unsigned int i = 0; i < nr; i++)
-		csums[i] = check_out(pool, &batch.moves[i]);
-	batch_run(pool, &batch, TIER_WRITE);
-	lock_acquire(&pool->lock);
-	for (unsigned int i = 0; i < nr; i++) {
-		if (batch.moves[i].err && !err)
-			err = batch.moves[i].err;
-		finish_out(pool, &batch.moves[i], csums[i]);
-	}
-	batch_free(&batch);
-	free(csums);
-	return err;
+	return err ? err : out_end(pool, &batch);
 }
 
 /* ---- in ---- */
@@ -217,7 +254,8 @@ void migrate_in(struct pool *pool, const u32 *ids, unsigned int nr)
 		return;
 	}
 	lock_release(&pool->lock);
-	batch_run(pool, &batch, TIER_READ);
+	batch_submit(pool, &batch, TIER_READ, 0, nr);
+	batch_wait(&batch);
 	for (unsigned int i = 0; i < nr; i++)
 		check_in(pool, &batch.moves[i]);
 	lock_acquire(&pool->lock);
@@ -244,51 +282,77 @@ void migrate_shift(struct pool *pool, u32 id, u64 to)
 
 /* ---- on request ---- */
 
-/* Collect what still has to be written, up to a batch; *wait: a block that somebody else moves. */
-static unsigned int collect_out(struct pool *pool, const struct block_id *ids, unsigned int nr,
-				u32 *batch, u32 *wait)
+/** struct collect - a pass over a list of blocks that have to be written. */
+struct collect {
+	const struct block_id *ids;
+	unsigned int nr, next;	/* ids[next] is looked at next */
+	unsigned int busy;	/* first one that somebody moves just now, nr: none */
+};
+
+/* The next batch of what still has to be written. */
+static unsigned int collect_out(struct pool *pool, struct collect *c, u32 *batch)
 {
 	unsigned int n = 0;
 	u64 bytes = 0;
 
-	*wait = UINT32_MAX;
-	for (unsigned int i = 0; i < nr && n < MOVE_BATCH && bytes < MOVE_BATCH_BYTES; i++) {
+	for (; c->next < c->nr && n < MOVE_BATCH && bytes < MOVE_BATCH_BYTES; c->next++) {
+		u32 id = c->ids[c->next].v;
 		struct block *b;
 
-		if (BLOCK_IS_NONE(ids[i]))
+		if (BLOCK_IS_NONE(c->ids[c->next]))
 			continue;
-		b = pool_block(pool, ids[i].v);
+		b = pool_block(pool, id);
 		if (b->flags & BLOCK_IO) {
-			*wait = ids[i].v;
+			c->busy = min(c->busy, c->next);
 		} else if (b->flags & BLOCK_DRAM_VALID && !(b->flags & BLOCK_NVME_VALID)) {
-			block_io_begin(pool, ids[i].v);
-			batch[n++] = ids[i].v;
+			block_io_begin(pool, id);
+			batch[n++] = id;
 			bytes += block_stride(b);
 		}
 	}
 	return n;
 }
 
+/* One pass; a batch is made ready while the one before is on its way. Lock held, dropped meanwhile. */
+static int write_pass(struct pool *pool, struct collect *c)
+{
+	struct move_batch batches[2];
+	u32 ids[MOVE_BATCH];
+	unsigned int n, cur = 0;
+	bool under_way = false;
+	int err = 0, err_before;
+
+	do {
+		n = err ? 0 : collect_out(pool, c, ids);
+		if (n) {
+			err = out_begin(pool, &batches[cur], ids, n);
+			if (err)
+				n = 0;
+		}
+		err_before = under_way ? out_end(pool, &batches[!cur]) : 0;
+		if (!err)
+			err = err_before;
+		under_way = n;
+		cur = !cur;
+	} while (under_way);
+	return err;
+}
+
 int pool_writeback(struct pool *pool, const struct block_id *ids, unsigned int nr)
 {
-	u32 batch[MOVE_BATCH], wait;
-	unsigned int n;
-	int err = 0;
+	struct collect c = {.ids = ids, .nr = nr, .busy = nr};
+	int err;
 
 	if (pool_volatile(pool))
 		return 0;
 	lock_assert_none();
 	lock_acquire(&pool->lock);
-	for (;;) {
-		n = collect_out(pool, ids, nr, batch, &wait);
-		if (n)
-			err = migrate_out(pool, batch, n);
-		else if (wait != UINT32_MAX)
-			block_wait_io(pool, wait);
-		else
-			break;
-		if (err)
-			break;
+	err = write_pass(pool, &c);
+	while (!err && c.busy < nr) {
+		block_wait_io(pool, ids[c.busy].v);
+		c.next = c.busy;
+		c.busy = nr;
+		err = write_pass(pool, &c);
 	}
 	lock_release(&pool->lock);
 	return err;

@@ -168,6 +168,7 @@ void *reclaim_thread(void *pool);
 struct move {
 	u32 id;
 	int err;
+	u64 csum;	/* of what is written */
 	struct tier_io io;
 	struct iovec iov;
 	struct move_batch *batch;
