@@ -18,7 +18,7 @@ struct group {
 static const struct group groups[] = {
 	{"alloc", bench_alloc, {0}},
 	{"lookup", bench_lookup, {0}},
-	{"fork", NULL, {.id = "P7", .name = "fork", .unit = "us/1000blocks", .goal = 100}},
+	{"fork", bench_fork, {0}},
 	{"map", NULL, {.id = "P2", .name = "map_resident", .unit = "ms/GiB", .goal = 2}},
 	{"read", bench_read, {0}},
 	{"write", bench_write, {0}},
