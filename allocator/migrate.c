@@ -437,7 +437,11 @@ void pool_prefetch(struct pool *pool, const struct block_id *ids, unsigned int n
 	lock_release(&pool->lock);
 }
 
-/* Take hints that are still worth loading and for which there is room. Lock held. */
+/*
+ * Take hints that are still worth loading. Room for the first one may have to be made; the batch ends
+ * where more would have to be: who wants to read the blocks in it must not wait for that. Lock held,
+ * dropped meanwhile.
+ */
 static unsigned int collect_in(struct pool *pool, u32 *batch)
 {
 	unsigned int n = 0;
@@ -451,7 +455,12 @@ static unsigned int collect_in(struct pool *pool, u32 *batch)
 		    b->flags & (BLOCK_IO | BLOCK_DRAM_VALID | BLOCK_BAD))
 			continue;
 		block_io_begin(pool, hint.id);
-		if (dram_room(pool, hint.id, EXTENT_NONE)) {
+		if (n && dram_room_nowait(pool, hint.id, EXTENT_NONE)) {
+			block_io_end(pool, hint.id);
+			pool->hint_tail--;
+			break;
+		}
+		if (!n && dram_room(pool, hint.id, EXTENT_NONE)) {
 			block_io_end(pool, hint.id);
 			continue;
 		}

@@ -289,18 +289,6 @@ static bool compact_dram(struct pool *pool, u32 bytes)
 	return gone == nr; /* else there is nowhere to go: trying again would not end */
 }
 
-int dram_room_nowait(struct pool *pool, u32 id, u64 near)
-{
-	u64 off;
-
-	if (extents_alloc(pool->room[IN_DRAM], block_stride(pool_block(pool, id)), near, id, &off))
-		return -ENOSPC;
-	block_set_ext(pool, id, IN_DRAM, off);
-	if (extents_used(pool->room[IN_DRAM]) > pool->high_bytes)
-		reclaim_kick(pool);
-	return 0;
-}
-
 /* Lie behind the block that lies behind us below: what was written together stays together. */
 static u64 dram_near(struct pool *pool, u32 id)
 {
@@ -315,13 +303,25 @@ static u64 dram_near(struct pool *pool, u32 id)
 	return before->ext[IN_DRAM] + block_stride(before);
 }
 
+int dram_room_nowait(struct pool *pool, u32 id, u64 near)
+{
+	u64 off;
+
+	if (near == EXTENT_NONE)
+		near = dram_near(pool, id);
+	if (extents_alloc(pool->room[IN_DRAM], block_stride(pool_block(pool, id)), near, id, &off))
+		return -ENOSPC;
+	block_set_ext(pool, id, IN_DRAM, off);
+	if (extents_used(pool->room[IN_DRAM]) > pool->high_bytes)
+		reclaim_kick(pool);
+	return 0;
+}
+
 int dram_room(struct pool *pool, u32 id, u64 near)
 {
 	u64 stride = block_stride(pool_block(pool, id));
 	u64 deadline = 0;
 
-	if (near == EXTENT_NONE)
-		near = dram_near(pool, id);
 	if (extents_used(pool->room[IN_DRAM]) + stride > pool->high_bytes + THROTTLE_BYTES)
 		reclaim_dram(pool, stride);
 	while (dram_room_nowait(pool, id, near)) {
