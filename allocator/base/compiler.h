@@ -29,18 +29,17 @@ typedef uint64_t u64;
 #define GIB(n)		 ((u64)(n) << 30)
 
 #define container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
-#define min(a, b)                                                                                  \
+/* Their variables have names of their own, so that one may be an argument of the other. */
+#define KVC_PASTE_(a, b)  a##b
+#define KVC_PASTE(a, b)	  KVC_PASTE_(a, b)
+#define KVC_PICK(a, op, b, x, y)                                                                   \
 	({                                                                                         \
-		__auto_type _a = (a);                                                              \
-		__auto_type _b = (b);                                                              \
-		_a < _b ? _a : _b;                                                                 \
+		__auto_type x = (a);                                                               \
+		__auto_type y = (b);                                                               \
+		x op y ? x : y;                                                                    \
 	})
-#define max(a, b)                                                                                  \
-	({                                                                                         \
-		__auto_type _a = (a);                                                              \
-		__auto_type _b = (b);                                                              \
-		_a > _b ? _a : _b;                                                                 \
-	})
+#define min(a, b) KVC_PICK(a, <, b, KVC_PASTE(a_, __COUNTER__), KVC_PASTE(b_, __COUNTER__))
+#define max(a, b) KVC_PICK(a, >, b, KVC_PASTE(a_, __COUNTER__), KVC_PASTE(b_, __COUNTER__))
 
 static inline u64 div_round_up(u64 n, u64 d)
 {
