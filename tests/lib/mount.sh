@@ -133,7 +133,7 @@ need_store() { [ -z "${KVC_MOUNT_CMD:-}" ] || skip "needs kvcachefs itself, not 
 _answers() { mountpoint -q "$MNT" && stat "$MNT" >/dev/null 2>&1; }
 _up_or_dead() { _answers || ! kill -0 "$KVC_PID" 2>/dev/null; }
 
-# kvc_mount [-o OPTIONS] [SOURCE]: 0 when the mount answers. A mount that comes
+# kvc_mount [-o OPTIONS] [SOURCE]: 0 when the mount answers; SOURCE store is $STORE. A mount that comes
 # up is remembered, so that kvc_remount repeats it.
 kvc_mount() {
 	local opts=dram=256M source=none
@@ -141,6 +141,7 @@ kvc_mount() {
 	[ "${1:-}" = -o ] && { opts=$2; shift 2; }
 	[ "$(id -u)" = 0 ] && opts=$opts,allow_other
 	[ -n "${1:-}" ] && source=$1
+	[ "$source" = store ] && source=$STORE
 	[ -n "${KVC_TEST_OPTS:-}" ] && opts=$opts,$KVC_TEST_OPTS
 	_mount "$opts" "$source"
 }
