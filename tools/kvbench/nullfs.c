@@ -14,6 +14,7 @@
 
 #define DATA_INO      2
 #define MAX_THREADS   64
+#define IDLE_THREADS  16
 #define MAX_REQUEST   MIB(1)
 #define TIMEOUT_S     3600.0
 
@@ -38,8 +39,14 @@ static bool fill_stat(fuse_ino_t ino, struct stat *st)
 
 static void null_init(void *ctx, struct fuse_conn_info *conn)
 {
+	conn->want |= conn->capable & (FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_ASYNC_READ |
+				       FUSE_CAP_ASYNC_DIO);
+	conn->want &= ~(unsigned int)(FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_SPLICE_READ |
+				      FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
 	conn->max_write = MAX_REQUEST;
 	conn->max_readahead = MAX_REQUEST;
+	conn->max_background = MAX_THREADS;
+	conn->congestion_threshold = MAX_THREADS * 3 / 4;
 }
 
 static void null_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -89,7 +96,7 @@ static int run_loop(struct fuse_session *se)
 	if (!config)
 		return -ENOMEM;
 	fuse_loop_cfg_set_max_threads(config, MAX_THREADS);
-	fuse_loop_cfg_set_idle_threads(config, MAX_THREADS);
+	fuse_loop_cfg_set_idle_threads(config, IDLE_THREADS);
 	err = fuse_session_loop_mt(se, config);
 	fuse_loop_cfg_destroy(config);
 	return err;

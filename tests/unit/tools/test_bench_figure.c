@@ -77,14 +77,12 @@ static void without_a_peer_a_ratio_is_not_met(void **state)
 	figure_free(&fig);
 }
 
-/* What @report writes to standard output. */
-static void capture(char *text, size_t size, const struct figure_spec *spec,
-		    const double (*runs)[2], u32 nr, const char *why)
+/* The line of @fig, which is freed. */
+static void capture(char text[400], struct figure *fig)
 {
 	FILE *file = tmpfile();
 	int saved = dup(STDOUT_FILENO);
 	struct report *report;
-	struct figure fig;
 	size_t len;
 
 	assert_non_null(file);
@@ -92,15 +90,12 @@ static void capture(char *text, size_t size, const struct figure_spec *spec,
 	assert_true(dup2(fileno(file), STDOUT_FILENO) >= 0);
 	report = report_open(false);
 	assert_non_null(report);
-	fill(&fig, spec, runs, nr);
-	if (why)
-		figure_why(&fig, "%s", why);
-	report_figure(report, &fig);
+	report_figure(report, fig);
 	assert_int_equal(report_close(report), 0);
 	assert_true(dup2(saved, STDOUT_FILENO) >= 0);
 	close(saved);
 	rewind(file);
-	len = fread(text, 1, size - 1, file);
+	len = fread(text, 1, 399, file);
 	text[len] = '\0';
 	fclose(file);
 }
@@ -109,15 +104,21 @@ static void lines_read_as_promised(void **state)
 {
 	const double runs[][2] = {{0.71, 4.9}, {0.71, 4.9}};
 	const double alone[][2] = {{0.71, NAN}};
+	struct figure fig;
 	char text[400];
 
-	capture(text, sizeof(text), &low, runs, 2, NULL);
+	fill(&fig, &low, runs, 2);
+	capture(text, &fig);
 	assert_string_equal(text, "P5 match 0.71 ms peer=sha 4.90 ms ratio=6.90 "
 				  "goal=<=1ms,>=3x met\n");
-	capture(text, sizeof(text), &low, alone, 1, "no sha here");
+	fill(&fig, &low, alone, 1);
+	figure_why(&fig, "no sha here");
+	capture(text, &fig);
 	assert_string_equal(text, "P5 match 0.71 ms peer=sha not measured (no sha here) "
 				  "goal=<=1ms,>=3x not met\n");
-	capture(text, sizeof(text), &high, NULL, 0, "no disk");
+	figure_init(&fig, &high);
+	figure_why(&fig, "no disk");
+	capture(text, &fig);
 	assert_string_equal(text, "P3 restore not measured (no disk) goal=>=0.95x not met\n");
 }
 
