@@ -130,23 +130,6 @@ static int set_tokens(const char *dir, u64 tokens)
 	return setxattr(dir, "user.kvc.tokens", text, strlen(text), 0) ? -errno : 0;
 }
 
-/* What `cp -r` does, kv before tokens, and then T, which a plain copy would round to blocks. */
-static int fork_by_copy(const char *src, const char *dst, u64 tokens)
-{
-	int err = mkdir(dst, 0777) ? -errno : 0;
-
-	if (err)
-		return err;
-	err = copy_named(src, dst, "kv");
-	if (!err)
-		err = copy_named(src, dst, "tokens");
-	if (err == -ENOENT)
-		err = 0; /* a sequence without ids */
-	if (!err)
-		err = set_tokens(dst, tokens);
-	return err;
-}
-
 static void remove_copy(const char *dst)
 {
 	static const char *const names[] = {"kv", "tokens"};
@@ -156,6 +139,29 @@ static void remove_copy(const char *dst)
 		if (!kvctl_join(path, sizeof(path), dst, names[i]))
 			unlink(path);
 	rmdir(dst);
+}
+
+/*
+ * What `cp -r` does, kv before tokens, and then T, which a plain copy would round to blocks. Either
+ * file may be missing.
+ */
+static int fork_by_copy(const char *src, const char *dst, u64 tokens)
+{
+	static const char *const names[] = {"kv", "tokens"};
+	int err = mkdir(dst, 0777) ? -errno : 0;
+
+	if (err)
+		return err;
+	for (size_t i = 0; i < ARRAY_SIZE(names) && !err; i++) {
+		err = copy_named(src, dst, names[i]);
+		if (err == -ENOENT)
+			err = 0;
+	}
+	if (!err)
+		err = set_tokens(dst, tokens);
+	if (err)
+		remove_copy(dst);
+	return err;
 }
 
 /* The engine's own files beside kv and tokens go along, as with cp -r. */
@@ -223,20 +229,28 @@ static int check_source(const char *src, u64 *tokens)
 	return CLI_OK;
 }
 
+/* Both ends on one mount? -ENODEV: yes, but its daemon has no .kvc. */
+static int find_both(const char *src, const char *dst, struct mountroot *from, struct mountroot *to)
+{
+	int err = mountroot_find(src, from);
+	int err_to = mountroot_find(dst, to);
+
+	if ((!err || err == -ENODEV) && (!err_to || err_to == -ENODEV) &&
+	    strcmp(from->root, to->root))
+		return -EXDEV;
+	return err ? err : err_to;
+}
+
 static int fork_sequence(const char *src, const char *dst, u64 tokens, cJSON *result)
 {
 	struct mountroot from, to;
 	struct control_reply reply;
-	int err = mountroot_find(src, &from) ?: mountroot_find(dst, &to);
+	int err = find_both(src, dst, &from, &to);
 
-	if (!err && strcmp(from.root, to.root))
-		err = -EXDEV;
 	if (!err)
 		err = fork_by_daemon(&from, &to, tokens, &reply);
 	if (err == -ENODEV || err == -ENOENT) {
 		err = fork_by_copy(src, dst, tokens);
-		if (err && err != -EEXIST)
-			remove_copy(dst);
 		kvctl_add_u64(result, "tokens", tokens);
 	} else if (!err) {
 		err = reply.err;

@@ -281,6 +281,12 @@ static void tell_failure(const struct mount_job *job, int err)
 		  job->dir, why);
 }
 
+/* Nothing that comes can succeed: the daemon died, or the namespace went away under us. */
+static bool mount_gone(const struct mount_target *m, int err)
+{
+	return err == -ENOTCONN || err == -ECONNABORTED || (err && access(m->dir, F_OK));
+}
+
 static int mount_run(struct replay_target *target, struct replay_worker *w,
 		     struct report_record *record)
 {
@@ -302,7 +308,7 @@ static int mount_run(struct replay_target *target, struct replay_worker *w,
 	record->err = err;
 	if (err)
 		tell_failure(&job, err);
-	return err == -ENOTCONN || err == -ECONNABORTED ? err : 0;
+	return mount_gone(m, err) ? err : 0;
 }
 
 static int write_geometry(const struct mount_target *m)
@@ -367,6 +373,6 @@ void mount_close(struct mount_target *m)
 		return;
 	snprintf(path, sizeof(path), "%s/.geometry", m->dir);
 	unlink(path);
-	if (rmdir(m->dir) && errno != ENOTCONN)
+	if (rmdir(m->dir) && errno != ENOTCONN && errno != ENOENT)
 		cli_error("%s: the namespace can not be removed: %s", m->dir, strerror(errno));
 }
