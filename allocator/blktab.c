@@ -176,6 +176,7 @@ static struct block_id give_up(struct blktab *tab, u32 i)
 {
 	struct block_id old = tab->blocks[i];
 
+	tab->nr_real -= !BLOCK_IS_NONE(old);
 	if (!blktab_is_recorded(tab, i))
 		return old;
 	blktab_set_recorded(tab, i, false);
@@ -191,6 +192,7 @@ struct block_id __blktab_replace(struct blktab *tab, u32 i, struct block_id id)
 	struct block_id old = give_up(tab, i);
 
 	tab->blocks[i] = id;
+	tab->nr_real += !BLOCK_IS_NONE(id);
 	__blktab_mark(tab, i, i + 1);
 	return old;
 }

@@ -37,6 +37,7 @@ struct blktab {
 	struct block_id *blocks;
 	u64 *recorded;		/* a bit per entry: the durable record names blocks[i]; max_blocks bits */
 	u32 nr_blocks, max_blocks;
+	u32 nr_real;		/* entries that are not holes */
 	u64 size;		/* bytes: end of the highest byte written, attached or truncated up */
 	struct block_id *retired;
 	u32 nr_retired, max_retired;

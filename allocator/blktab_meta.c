@@ -111,8 +111,12 @@ int blktab_load_chunk(struct blktab *tab, u32 chunk, const void *value, u32 byte
 	tab->unnamed = true;
 	__blktab_extend(tab, from + nr);
 	memcpy(tab->blocks + from, value, bytes);
-	for (u32 i = from; i < from + nr; i++)
-		blktab_set_recorded(tab, i, !BLOCK_IS_NONE(tab->blocks[i]));
+	for (u32 i = from; i < from + nr; i++) {
+		bool real = !BLOCK_IS_NONE(tab->blocks[i]);
+
+		tab->nr_real += real;
+		blktab_set_recorded(tab, i, real);
+	}
 	tab->recorded_chunks = max(tab->recorded_chunks, chunk + 1);
 	return 0;
 }
@@ -140,7 +144,7 @@ int blktab_load_names(struct blktab *tab, bool any_tail)
 		err = load_name(tab, i, any_tail && i + 1 == tab->nr_blocks);
 	if (err) {
 		pool_put(tab->pool, tab->blocks, i - 1);
-		tab->nr_blocks = 0;
+		tab->nr_blocks = tab->nr_real = 0;
 	}
 	tab->unnamed = false;
 	return err;

@@ -82,14 +82,19 @@ u64 plain_size(struct plainfile *pf)
 u64 plain_allocated(struct plainfile *pf)
 {
 	struct blktab *tab = plain_table(pf);
-	struct pool_residency res;
+	struct block_id last = BLOCK_NONE;
+	u64 bytes;
 
 	if (!tab)
 		return 0;
 	lock_acquire(&tab->lock);
-	pool_residency(tab->pool, tab->blocks, tab->nr_blocks, &res);
+	bytes = (u64)tab->nr_real * PLAIN_BLOCK;
+	if (tab->nr_blocks)
+		last = tab->blocks[tab->nr_blocks - 1];
+	if (!BLOCK_IS_NONE(last)) /* the only one that may be short */
+		bytes -= PLAIN_BLOCK - round_up_pow2(pool_bytes(tab->pool, last), KVC_PAGE_SIZE);
 	lock_release(&tab->lock);
-	return res.bytes;
+	return bytes;
 }
 
 /* ---- inline ---- */
