@@ -3,6 +3,8 @@
 # UAPI section 4, row "copy_file_range / cp": forks share blocks, and stay apart.
 . "$(dirname "$0")/../lib/mount.sh"
 
+[ "${KVC_TEST_SOURCE:-}" = store ] || KVC_MOUNT_ARGS=(-o "dram=$((192 + 64 * KVC_SCALE))M")
+
 # shares NAME BLOCKS: so many blocks of m/a/NAME belong to another one too
 shares() {
 	expect_eq "$2" "$(status "a/$1" shared_blocks)" "shared_blocks of $1"
@@ -204,7 +206,7 @@ t_plain_files_beside_are_copied() {
 	expect_same m/a/s/sampler.json m/a/f/sampler.json
 }
 
-# A big sequence: the copy stores at most one block and reads none.
+# A big sequence (1 GiB with KVC_TEST_SCALE=16): the copy stores at most one block and reads none.
 t_big() {
 	local blocks=$((64 * KVC_SCALE)) r w
 	rm -rf m/a; kvc_ns m/a "$GBIG"

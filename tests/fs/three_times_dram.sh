@@ -113,6 +113,49 @@ E
 	sampled
 }
 
+# O_NONBLOCK: the bytes, or EAGAIN and a prefetch that makes them come.
+t_nonblocking_reads() {
+	py $SEQS <<'E'
+n, again = int(sys.argv[1]), 0
+for i in random.Random(5).sample(range(n), min(n, 12)):
+    want = Spec('B%d:16' % i).kv()
+    fd = os.open('m/a/s%d/kv' % i, os.O_RDONLY | os.O_NONBLOCK)
+    def read():
+        global again
+        try:
+            return os.pread(fd, 1 << 20, 0)
+        except BlockingIOError:
+            again += 1
+            return None
+    got = []
+    poll_until(lambda: got.append(read()) or got[-1] is not None, 's%d comes after EAGAIN' % i)
+    eq(want, got[-1], 's%d, read without blocking' % i)
+    os.close(fd)
+E
+}
+
+# Named pins: at most 80 % of the tier in all, EAGAIN beyond.
+t_pins_are_budgeted() {
+	py $SEQS "$MIB" <<'E'
+n, mib, pinned = int(sys.argv[1]), int(sys.argv[2]), []
+for i in range(n):
+    r = outcome(os.setxattr, 'm/a/s%d' % i, 'user.kvc.pin', b'dram')
+    if r != '0':
+        eq('EAGAIN', r, 'pin %d of 8 MiB in %d MiB' % (i, mib))
+        eq('none', xattr('m/a/s%d' % i, 'user.kvc.pin'), 'the refused one')
+        break
+    pinned.append(i)
+true(pinned and len(pinned) * 8 <= mib * 8 // 10, '%d sequences of 8 MiB were pinned in %d MiB' % (len(pinned), mib))
+for i in range(n):
+    bad = compare('m/a/s%d' % i, 'B%d:128' % i)
+    if bad:
+        fail('s%d beside pins: %s' % (i, bad))
+        break
+for i in pinned:
+    os.setxattr('m/a/s%d' % i, 'user.kvc.pin', b'none')
+E
+}
+
 # Metadata and small files answer while the readers wait for the disk.
 t_plain_files_in_the_same_tiers() {
 	sampler

@@ -118,7 +118,8 @@ class Mount:
             raise RuntimeError('the mount did not come up:\n' + self.log_tail())
 
     def umount(self):
-        wait_for(lambda: subprocess.run(['umount', self.path], stderr=subprocess.DEVNULL).returncode == 0, 10, 'umount')
+        cmd = ['umount'] if os.getuid() == 0 else ['fusermount3', '-u']
+        wait_for(lambda: subprocess.run(cmd + [self.path], stderr=subprocess.DEVNULL).returncode == 0, 10, 'umount')
         wait_for(lambda: not self.alive(), 60, 'the daemon ends after umount')
         if self.proc and self.proc.returncode:
             raise RuntimeError('the daemon exited with %d:\n%s' % (self.proc.returncode, self.log_tail()))

@@ -27,7 +27,7 @@ KVC_FAILS=0
 KVC_CASE=setup
 KVC_PIDS=()
 KVC_MOUNT_ARGS=() # what kvc_main gives kvc_mount; a script may set it
-KVC_SCALE=${KVC_TEST_SCALE:-1}
+KVC_SCALE=$(awk -v s="${KVC_TEST_SCALE:-1}" 'BEGIN { print s < 1 ? 1 : int(s) }')
 PY=$(python3 -c 'import sys; print(sys.executable)')
 export LC_ALL=C PYTHONPATH=$KVC_LIB PYTHONDONTWRITEBYTECODE=1
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1} TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=0:exitcode=66}
@@ -69,7 +69,7 @@ _cleanup() {
 	done
 	if [ -n "${KVC_TMP:-}" ]; then
 		while read -r p; do
-			umount "$p" 2>/dev/null || umount -l "$p" 2>/dev/null
+			_umount "$p" 2>/dev/null || umount -l "$p" 2>/dev/null
 		done < <(awk -v d="$KVC_TMP/" 'index($2, d) == 1 { print $2 }' /proc/mounts)
 	fi
 	for p in "${KVC_PIDS[@]}"; do
@@ -162,12 +162,13 @@ _mount() {
 	_answers
 }
 
+_umount() { if [ "$(id -u)" = 0 ]; then umount "$1"; else fusermount3 -u "$1"; fi; }
 _gone() { ! kill -0 "$KVC_PID" 2>/dev/null; }
 
 # kvc_umount: leaves cleanly, waits for the daemon, checks how it ended.
 kvc_umount() {
 	local rc=0
-	kvc_wait_for 10 umount "$MNT" 2>/dev/null || { bad "umount: $(umount "$MNT" 2>&1)"; umount -l "$MNT"; }
+	kvc_wait_for 10 _umount "$MNT" 2>/dev/null || { bad "umount: $(umount "$MNT" 2>&1)"; umount -l "$MNT"; }
 	kvc_wait_for 60 _gone || { bad "the daemon lives on after umount"; kill -9 "$KVC_PID"; }
 	if [ -z "${KVC_MOUNT_CMD:-}" ]; then
 		wait "$KVC_PID" 2>/dev/null
