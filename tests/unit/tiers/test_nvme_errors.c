@@ -3,9 +3,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "allocator/base/clock.h"
 #include "allocator/base/fault.h"
@@ -116,7 +121,7 @@ static void no_memory_is_refused_whole(void **state)
 	struct fixture *f = *state;
 
 	tier_batch_add(&f->batch, TIER_READ, 0, f->buf, KIB(64));
-	tier_batch_add(&f->batch, TIER_READ, MIB(1), f->buf, KIB(64));
+	tier_batch_add(&f->batch, TIER_READ, MIB(1), f->buf + MIB(1), KIB(64));
 	fault_arm(FAULT_MEMORY, 2);
 	assert_int_equal(tier_batch_submit(&f->batch, f->tier), -ENOMEM);
 	tier_drain(f->tier);
@@ -157,7 +162,7 @@ static void a_dead_ring_fails_everything_at_once(void **state)
 	assert_int_equal(dup2(null, ring), ring);
 	close(null);
 	for (u64 i = 0; i < 8; i++)
-		tier_batch_add(&f->batch, TIER_READ, i * MIB(1), f->buf, KIB(64));
+		tier_batch_add(&f->batch, TIER_READ, i * MIB(1), f->buf + i * MIB(1), KIB(64));
 	/* The ring's thread sits in the old ring still: it may take this call, or refuse it. */
 	if (!tier_batch_submit(&f->batch, f->tier))
 		tier_batch_wait(&f->batch);
@@ -167,6 +172,66 @@ static void a_dead_ring_fails_everything_at_once(void **state)
 	assert_int_equal(f->tier->in_flight, 0);
 	/* Nothing was at the kernel, so nothing may have been waited for. */
 	assert_true(clock_mono_ns() - start < 8 * NSEC_PER_SEC);
+}
+
+/* From here on this process has no io_uring, as in many containers. */
+static bool forbid_uring(void)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog prog = {.len = ARRAY_SIZE(filter), .filter = filter};
+
+	return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+	       !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog);
+}
+
+/* In a child: 0 when a tier works on threads there, 77 when io_uring cannot be forbidden. */
+static int use_without_uring(int dirfd)
+{
+	struct tier_opts opts = {.size_bytes = SIZE, .dirfd = dirfd, .create = true,
+				 .numa_node = -1};
+	struct textbuf tb = TEXTBUF_INIT;
+	struct tier *tier;
+	char *buf = tier_test_alloc(MIB(1));
+
+	if (!forbid_uring())
+		return 77;
+	tier_test_fill(buf, MIB(1), 4, 0);
+	if (tier_open(&tier, &tier_nvme_ops, "nvme", &opts, &tb))
+		return 1;
+	tier_to_text(tier, &tb);
+	if (!strstr(tb.text, "engine=threads"))
+		return 2;
+	if (tier_rw_sync(tier, TIER_WRITE, 0, buf, MIB(1)))
+		return 3;
+	memset(buf, 0, MIB(1));
+	if (tier_rw_sync(tier, TIER_READ, 0, buf, MIB(1)) || !tier_test_check(buf, MIB(1), 4, 0))
+		return 4;
+	tier_close(tier);
+	return 0;
+}
+
+static void a_process_without_uring_gets_threads(void **state)
+{
+	struct tier_store store;
+	int status = 0;
+	pid_t pid;
+
+	tier_store_dir(&store);
+	fflush(NULL);
+	pid = fork();
+	if (!pid)
+		_exit(use_without_uring(store.dirfd));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	tier_store_close(&store);
+	assert_true(WIFEXITED(status));
+	if (WEXITSTATUS(status) == 77)
+		skip();
+	assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
@@ -180,7 +245,12 @@ int main(void)
 		TEST(no_memory_is_refused_whole),
 		TEST(a_dead_ring_fails_everything_at_once),
 	};
-	int failed = cmocka_run_group_tests_name("io_uring where it is", tests, NULL, NULL);
+	const struct CMUnitTest alone[] = {
+		cmocka_unit_test(a_process_without_uring_gets_threads),
+	};
+	int failed = cmocka_run_group_tests_name("no io_uring", alone, NULL, NULL);
+
+	failed += cmocka_run_group_tests_name("io_uring where it is", tests, NULL, NULL);
 
 	no_uring = true;
 	return failed + cmocka_run_group_tests_name("threads", tests, NULL, NULL);
