@@ -102,10 +102,12 @@ void seq_residency(struct sequence *seq, struct pool_residency *res)
 
 u64 seq_allocated(struct sequence *seq)
 {
-	struct pool_residency res;
+	u64 bytes;
 
-	seq_residency(seq, &res);
-	return res.bytes;
+	lock_acquire(&seq->tab.lock);
+	bytes = seq->tab.nr_real * seq->geo->block_stride;
+	lock_release(&seq->tab.lock);
+	return bytes;
 }
 
 /* Tell the pool whose blocks these are; lock held. */
