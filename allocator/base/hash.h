@@ -15,6 +15,11 @@ static inline u64 hash_bytes(const void *data, size_t bytes)
 	return XXH3_64bits(data, bytes);
 }
 
+static inline u64 hash_bytes_seed(const void *data, size_t bytes, u64 seed)
+{
+	return XXH3_64bits_withSeed(data, bytes, seed);
+}
+
 static inline struct hash128 hash128_bytes(const void *data, size_t bytes, u64 seed)
 {
 	XXH128_hash_t h = XXH3_128bits_withSeed(data, bytes, seed);
