@@ -137,6 +137,9 @@ int main(int argc, char **argv)
 		cli_error("out of memory");
 		return CLI_FAILED;
 	}
+#ifdef KVC_DEBUG
+	cli_error("built with checks: the figures say little");
+#endif
 	status = run_all(&bench, args, cli_nr_args());
 	if (report_close(bench.report))
 		status = CLI_FAILED;
