@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* version, stat, metrics, tiers, config: texts about the daemon as a whole. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "allocator/base/err.h"
+#include "fs/control.h"
+#include "fs/store.h"
+#include "tiers/tier.h"
+
+void text_version(struct fs *fs, const struct cred *cred, struct textbuf *tb)
+{
+	textbuf_printf(tb, "kvcachefs %s uapi %d\n", KVC_VERSION, KVC_UAPI);
+}
+
+/* Counters of the pool by name; those that end in _now go up and down. */
+#define POOL_COUNTERS(X)                                                                           \
+	X(hit_tokens, hit_tokens, "tokens of lookups that were found in the prefix index")        \
+	X(lookup_tokens, lookup_tokens, "tokens that lookups asked for")                          \
+	X(stall_us, stall_us, "microseconds that readers and writers waited for tiers")           \
+	X(first_reads_resident, first_reads_resident, "blocks asked for that were in DRAM")       \
+	X(first_reads_cold, first_reads_cold, "blocks asked for that had to be loaded")           \
+	X(evicted_dram, evicted_dram, "blocks evicted from DRAM")                                 \
+	X(evicted_nvme, evicted_nvme, "blocks evicted from NVMe")                                 \
+	X(demoted, demoted, "blocks moved down")                                                  \
+	X(promoted, promoted, "blocks moved up")                                                  \
+	X(moved, moved, "blocks moved within a tier")                                             \
+	X(checksum_errors, checksum_errors, "blocks that failed their checksum")                  \
+	X(blocks_now, blocks, "blocks")                                                           \
+	X(cached_blocks_now, cached_blocks, "blocks that nothing names")                          \
+	X(indexed_blocks_now, indexed_blocks, "blocks in the prefix index")                       \
+	X(capacity_bytes_now, capacity, "bytes that names may take")                              \
+	X(named_bytes_now, named_bytes, "bytes that names take")                                  \
+	X(free_bytes_now, free_bytes, "bytes free, cached blocks included")
+
+/** struct counter_out - where counters go: plain lines or Prometheus text. */
+struct counter_out {
+	struct textbuf *tb;
+	bool prometheus;
+};
+
+static void put(struct counter_out *out, const char *name, u64 value, const char *help)
+{
+	size_t len = strlen(name);
+	bool gauge = len > 4 && !strcmp(name + len - 4, "_now");
+
+	if (!out->prometheus) {
+		textbuf_printf(out->tb, "%s %llu\n", name, (unsigned long long)value);
+		return;
+	}
+	if (gauge)
+		textbuf_printf(out->tb,
+			       "# HELP kvcachefs_%.*s %s\n# TYPE kvcachefs_%.*s gauge\n"
+			       "kvcachefs_%.*s %llu\n",
+			       (int)len - 4, name, help, (int)len - 4, name, (int)len - 4, name,
+			       (unsigned long long)value);
+	else
+		textbuf_printf(out->tb,
+			       "# HELP kvcachefs_%s_total %s\n# TYPE kvcachefs_%s_total counter\n"
+			       "kvcachefs_%s_total %llu\n",
+			       name, help, name, name, (unsigned long long)value);
+}
+
+static void put_tier(struct counter_out *out, const struct tier *tier)
+{
+	const struct {
+		const char *what;
+		u64 value;
+	} counters[] = {
+		{"reads", atomic_load(&tier->reads)},
+		{"read_bytes", atomic_load(&tier->read_bytes)},
+		{"writes", atomic_load(&tier->writes)},
+		{"write_bytes", atomic_load(&tier->write_bytes)},
+		{"errors", atomic_load(&tier->errors)},
+	};
+	char name[64];
+
+	for (unsigned int i = 0; i < ARRAY_SIZE(counters); i++) {
+		snprintf(name, sizeof(name), "%s_%s", tier->name, counters[i].what);
+		put(out, name, counters[i].value, "transfers of a tier");
+	}
+}
+
+static void put_errors(struct counter_out *out)
+{
+	char name[128];
+
+	for (unsigned int i = 0; i < KVC_NR_ERR_REASONS; i++) {
+		snprintf(name, sizeof(name), "error_%s", kvc_err_name(i));
+		put(out, name, kvc_err_value(i), kvc_err_text(i));
+	}
+}
+
+static void put_all(struct fs *fs, struct counter_out *out)
+{
+	struct pool_stats stats;
+	u32 nr_inodes;
+
+	pool_get_stats(fs->pool, &stats);
+	fs_lock(fs);
+	nr_inodes = fs->inodes.nr;
+	fs_unlock(fs);
+#define PUT_COUNTER(name, field, help) put(out, #name, stats.field, help);
+	POOL_COUNTERS(PUT_COUNTER)
+#undef PUT_COUNTER
+	put(out, "first_reads_woken", 0, "blocks asked for that were being loaded ahead");
+	put_tier(out, fs->store->dram);
+	if (fs->store->nvme)
+		put_tier(out, fs->store->nvme);
+	put(out, "fs_read_bytes", atomic_load(&fs->read_bytes), "bytes read through the mount");
+	put(out, "fs_write_bytes", atomic_load(&fs->write_bytes),
+	    "bytes written through the mount");
+	put(out, "inodes_now", nr_inodes, "files, directories and symlinks");
+	put_errors(out);
+}
+
+void text_stat(struct fs *fs, const struct cred *cred, struct textbuf *tb)
+{
+	struct counter_out out = {.tb = tb};
+
+	put_all(fs, &out);
+}
+
+void text_metrics(struct fs *fs, const struct cred *cred, struct textbuf *tb)
+{
+	struct counter_out out = {.tb = tb, .prometheus = true};
+
+	put_all(fs, &out);
+}
+
+static void tier_line(struct textbuf *tb, const struct tier *tier, const struct pool_tier_stats *st)
+{
+	textbuf_printf(tb, "%s %llu %llu %llu %llu %llu raw %llu %llu %llu %llu %llu\n",
+		       tier->name, (unsigned long long)st->size, (unsigned long long)st->used,
+		       (unsigned long long)(st->size - min(st->used, st->size)),
+		       (unsigned long long)st->blocks, (unsigned long long)st->pinned,
+		       (unsigned long long)atomic_load(&tier->reads),
+		       (unsigned long long)atomic_load(&tier->read_bytes),
+		       (unsigned long long)atomic_load(&tier->writes),
+		       (unsigned long long)atomic_load(&tier->write_bytes),
+		       (unsigned long long)atomic_load(&tier->errors));
+}
+
+void text_tiers(struct fs *fs, const struct cred *cred, struct textbuf *tb)
+{
+	struct pool_stats stats;
+
+	pool_get_stats(fs->pool, &stats);
+	textbuf_printf(tb, "name size used free blocks pinned codec reads read_bytes writes "
+			   "write_bytes errors\n");
+	tier_line(tb, fs->store->dram, &stats.tier[IN_DRAM]);
+	if (fs->store->nvme)
+		tier_line(tb, fs->store->nvme, &stats.tier[IN_NVME]);
+}
+
+static void text_policy(const struct fs_opts *o, struct textbuf *tb)
+{
+	if (o->selective_hits)
+		textbuf_printf(tb, "write.nvme=selective:%u\n", o->selective_hits);
+	else
+		textbuf_printf(tb, "write.nvme=%s\n", o->write_through ? "through" : "back");
+}
+
+void text_config(struct fs *fs, const struct cred *cred, struct textbuf *tb)
+{
+	const struct fs_opts *o = fs->opts;
+
+	textbuf_printf(tb, "source=");
+	textbuf_escape(tb, o->source ? o->source : "none");
+	textbuf_printf(tb, "\nmountpoint=");
+	textbuf_escape(tb, o->mountpoint);
+	textbuf_printf(tb, "\ndram=%llu\npinned=0\n",
+		       (unsigned long long)tier_size(fs->store->dram));
+	if (fs->store->nvme)
+		textbuf_printf(tb, "nvme=%llu\n",
+			       (unsigned long long)tier_size(fs->store->nvme));
+	textbuf_printf(tb, "hbm=off\ncodec.nvme=raw\n");
+	text_policy(o, tb);
+	fs_lock(fs);
+	textbuf_printf(tb, "high=%u\nlow=%u\nevict=lru\ncommit=%u\n", o->high_pct, o->low_pct,
+		       o->commit_seconds);
+	fs_unlock(fs);
+	textbuf_printf(tb, "hugepages=%s\n", o->hugepages);
+	if (o->numa_node < 0)
+		textbuf_printf(tb, "numa=none\n");
+	else
+		textbuf_printf(tb, "numa=%d\n", o->numa_node);
+}
+
+static int set_watermark(struct fs *fs, unsigned int high, unsigned int low)
+{
+	if (low >= high)
+		return -EINVAL;
+	fs->opts->high_pct = high;
+	fs->opts->low_pct = low;
+	pool_set_watermarks(fs->pool, high, low);
+	return 0;
+}
+
+int config_write(struct fs *fs, const char *line, size_t len)
+{
+	const struct fs_opts *o = fs->opts;
+	char text[128] = "", *value;
+	int err = -EPERM;
+	u64 nr;
+
+	while (len && line[len - 1] == '\n')
+		len--;
+	if (len >= sizeof(text))
+		return -EINVAL;
+	memcpy(text, line, len);
+	value = strchr(text, '=');
+	if (!value)
+		return -EINVAL;
+	*value++ = '\0';
+	if (strcmp(text, "high") && strcmp(text, "low") && strcmp(text, "commit"))
+		return -EPERM;
+	if (opts_number(value, 1, *text == 'c' ? 3600 : 99, &nr))
+		return -EINVAL;
+	fs_lock(fs);
+	if (*text == 'h') {
+		err = set_watermark(fs, (unsigned int)nr, o->low_pct);
+	} else if (*text == 'l') {
+		err = set_watermark(fs, o->high_pct, (unsigned int)nr);
+	} else {
+		fs->opts->commit_seconds = (unsigned int)nr;
+		err = 0;
+	}
+	fs_unlock(fs);
+	return err;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replies to reads. Bytes that are resident are pinned and go to the kernel straight from the pool
+ * (one copy, the kernel's); others are first brought up block by block into a buffer.
+ */
+#include <errno.h>
+#include <string.h>
+#include "allocator/base/err.h"
+#include "fs/ops.h"
+
+void reply_part(fuse_req_t req, const void *data, size_t bytes, size_t len, u64 off)
+{
+	if (off >= bytes)
+		fuse_reply_buf(req, NULL, 0);
+	else
+		fuse_reply_buf(req, (const char *)data + off, min(len, bytes - (size_t)off));
+}
+
+static bool reply_resident(fuse_req_t req, struct blktab *tab, size_t len, u64 off)
+{
+	struct fs *fs = fs_of(req);
+	struct blktab_view view;
+
+	if (!blktab_view(tab, len, off, &view))
+		return false;
+	atomic_fetch_add(&fs->read_bytes, view.bytes);
+	fuse_reply_iov(req, view.iov, (int)view.nr);
+	blktab_view_put(tab, &view);
+	return true;
+}
+
+static void reply_read(fuse_req_t req, void *buf, ssize_t got)
+{
+	struct fs *fs = fs_of(req);
+
+	if (got < 0) {
+		fuse_reply_err(req, (int)-got);
+	} else {
+		atomic_fetch_add(&fs->read_bytes, (u64)got);
+		fuse_reply_buf(req, buf, (size_t)got);
+	}
+	free(buf);
+}
+
+void reply_body(fuse_req_t req, struct inode *inode, size_t len, u64 off)
+{
+	struct body *body = inode->body;
+	void *buf;
+
+	if (!body || off >= body->size) {
+		fuse_reply_buf(req, NULL, 0);
+		return;
+	}
+	len = (size_t)min((u64)len, body->size - off);
+	if (body->pf.tab && reply_resident(req, body->pf.tab, len, off))
+		return;
+	buf = malloc(len);
+	reply_read(req, buf, buf ? plain_read(&body->pf, buf, len, off) : -ENOMEM);
+}
+
+static void reply_ids(fuse_req_t req, struct sequence *seq, size_t len, u64 off)
+{
+	void *buf = malloc(len ? len : 1);
+
+	reply_read(req, buf, buf ? seq_read_ids(seq, buf, len, off) : -ENOMEM);
+}
+
+void reply_fseq(fuse_req_t req, struct inode *inode, size_t len, u64 off)
+{
+	struct sequence *seq = inode->fseq ? inode->fseq->seq : NULL;
+	void *buf;
+	u64 size;
+
+	if (!seq) {
+		fuse_reply_buf(req, NULL, 0);
+		return;
+	}
+	if (inode->kind == KIND_IDS) {
+		reply_ids(req, seq, len, off);
+		return;
+	}
+	size = seq_size(seq);
+	if (off >= size) {
+		fuse_reply_buf(req, NULL, 0);
+		return;
+	}
+	len = (size_t)min((u64)len, size - off);
+	if (reply_resident(req, &seq->tab, len, off))
+		return;
+	buf = malloc(len);
+	reply_read(req, buf, buf ? seq_read(seq, buf, len, off) : -ENOMEM);
+}

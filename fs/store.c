@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening a store. A new one is made in an empty directory only: first a superblock that says "not
+ * ready", then data files and metadata, then "ready". A store that never got ready holds nothing and
+ * is made again. Everything else that does not look right is refused and left as it is.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include "allocator/base/clock.h"
+#include "allocator/base/log.h"
+#include "allocator/base/textbuf.h"
+#include "fs/persist.h"
+#include "fs/store.h"
+#include "tiers/tier.h"
+
+#define NVME_FILE_BYTES GIB(64)
+
+static int open_dir(struct store *s, const char *path, struct textbuf *why)
+{
+	int err;
+
+	if (mkdir(path, 0700) && errno != EEXIST) {
+		err = -errno;
+		textbuf_printf(why, "%s: cannot create the store: %s", path, strerror(-err));
+		return err;
+	}
+	s->dirfd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (s->dirfd < 0) {
+		err = -errno;
+		textbuf_printf(why, "%s: cannot open the store: %s", path, strerror(-err));
+		return err;
+	}
+	if (faccessat(s->dirfd, ".", W_OK, AT_EACCESS)) {
+		err = -errno;
+		textbuf_printf(why, "%s: the store is not writable: %s", path, strerror(-err));
+		return err;
+	}
+	if (flock(s->dirfd, LOCK_EX | LOCK_NB)) {
+		err = errno == EWOULDBLOCK ? -EBUSY : -errno;
+		textbuf_printf(why, "%s: %s", path,
+			       err == -EBUSY ? "the store is in use by another daemon" :
+					       strerror(-err));
+		return err;
+	}
+	return 0;
+}
+
+/* Every entry but the superblock; @remove: delete them. Return: how many, or -errno. */
+static int scan_dir(int dirfd, bool remove)
+{
+	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), nr = 0;
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *e;
+
+	if (!dir)
+		return -errno;
+	while ((e = readdir(dir))) {
+		if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") ||
+		    !strcmp(e->d_name, FS_SUPER_NAME) || !strcmp(e->d_name, "lost+found"))
+			continue;
+		nr++;
+		if (remove && unlinkat(dirfd, e->d_name, 0))
+			nr = -errno;
+		if (nr < 0)
+			break;
+	}
+	closedir(dir);
+	return nr;
+}
+
+/* 80 % of what is free, whole pages. */
+static u64 default_nvme(int dirfd)
+{
+	struct statvfs st;
+
+	if (fstatvfs(dirfd, &st))
+		return 0;
+	return (u64)st.f_bavail * st.f_frsize / 10 * 8 & ~(MIB(2) - 1);
+}
+
+static int begin_fresh(struct store *s, const struct fs_opts *opts, struct textbuf *why)
+{
+	s->fresh = true;
+	s->super = (struct fs_super){
+		.format = FS_FORMAT,
+		.nvme_bytes = opts->nvme_bytes ? opts->nvme_bytes : default_nvme(s->dirfd),
+		.nvme_file_bytes = NVME_FILE_BYTES,
+		.created_ns = clock_real_ns(),
+	};
+	memcpy(s->super.magic, FS_SUPER_MAGIC, sizeof(s->super.magic));
+	if (getrandom(s->super.uuid, sizeof(s->super.uuid), 0) != sizeof(s->super.uuid))
+		return -EIO;
+	if (s->super.nvme_bytes < MIB(16)) {
+		textbuf_printf(why, "%s: not enough free space for a store", opts->source);
+		return -ENOSPC;
+	}
+	return super_write(s->dirfd, &s->super, why);
+}
+
+static int check_super(struct store *s, const struct fs_opts *opts, struct textbuf *why)
+{
+	int err = super_read(s->dirfd, &s->super, why), nr;
+
+	if (err == -ENOENT) {
+		nr = scan_dir(s->dirfd, false);
+		if (nr > 0) {
+			textbuf_printf(why, "%s: not empty, and has no kvcachefs superblock: "
+					    "nothing was changed", opts->source);
+			return -ENOTEMPTY;
+		}
+		return nr < 0 ? nr : begin_fresh(s, opts, why);
+	}
+	if (err)
+		return err;
+	if (!s->super.ready) {
+		log_warn("%s: the store was never finished: making it again", opts->source);
+		nr = scan_dir(s->dirfd, true);
+		return nr < 0 ? nr : begin_fresh(s, opts, why);
+	}
+	if (opts->nvme_bytes && opts->nvme_bytes < s->super.nvme_bytes) {
+		textbuf_printf(why, "option nvme=: the store has %llu MiB and cannot shrink",
+			       (unsigned long long)(s->super.nvme_bytes >> 20));
+		return -EINVAL;
+	}
+	return 0;
+}
+
+/* A bigger nvme= than the store has: grow it. */
+static int grow_nvme(struct store *s, u64 bytes, struct textbuf *why)
+{
+	int err;
+
+	if (bytes <= s->super.nvme_bytes)
+		return 0;
+	err = tier_grow(s->nvme, bytes);
+	if (err) {
+		textbuf_printf(why, "cannot grow the nvme tier: %s", strerror(-err));
+		return err;
+	}
+	s->super.nvme_bytes = bytes;
+	return super_write(s->dirfd, &s->super, why);
+}
+
+static int open_tiers(struct store *s, const struct fs_opts *opts, struct textbuf *why)
+{
+	struct tier_opts dram = {
+		.size_bytes = opts->dram_bytes, .dirfd = -1, .hugepages = opts->hugepages,
+		.numa_node = opts->numa_node};
+	struct tier_opts nvme = {
+		.size_bytes = s->super.nvme_bytes, .dirfd = s->dirfd, .create = s->fresh,
+		.file_bytes = s->super.nvme_file_bytes, .numa_node = -1};
+	int err = tier_open(&s->dram, &tier_dram_ops, "dram", &dram, why);
+
+	if (err || s->dirfd < 0)
+		return err;
+	err = tier_open(&s->nvme, &tier_nvme_ops, "nvme", &nvme, why);
+	return err ? err : grow_nvme(s, opts->nvme_bytes, why);
+}
+
+static int open_pool(struct store *s, const struct fs_opts *opts, struct textbuf *why)
+{
+	struct pool_opts po = {
+		.dram = s->dram,
+		.nvme = s->nvme,
+		.high_pct = opts->high_pct,
+		.low_pct = opts->low_pct,
+		.selective_hits = opts->selective_hits,
+		.write_through = opts->write_through,
+	};
+	int err = pool_create(&s->pool, &po);
+
+	if (err)
+		textbuf_printf(why, "cannot set up the block pool: %s", strerror(-err));
+	return err;
+}
+
+int store_open(struct store **store, const struct fs_opts *opts, struct textbuf *why)
+{
+	struct store *s = calloc(1, sizeof(*s));
+	int err = 0;
+
+	if (!s)
+		return -ENOMEM;
+	s->dirfd = -1;
+	if (opts->source) {
+		err = open_dir(s, opts->source, why);
+		if (!err)
+			err = check_super(s, opts, why);
+	}
+	if (!err)
+		err = open_tiers(s, opts, why);
+	if (!err)
+		err = open_pool(s, opts, why);
+	if (err)
+		store_close(s);
+	else
+		*store = s;
+	return err;
+}
+
+static int load_meta(struct store *s, struct fs *fs, struct textbuf *why)
+{
+	struct meta_opts mo = {.create = s->fresh, .durable = pool_meta_durable, .ctx = s->pool};
+	struct loader *loader = loader_new(fs);
+	int err;
+
+	if (!loader)
+		return -ENOMEM;
+	err = meta_open(&s->meta, s->dirfd, &mo, loader_record, loader, why);
+	if (err && loader_why(loader)->len && !why->len)
+		textbuf_add(why, loader_why(loader)->text, loader_why(loader)->len);
+	if (!err)
+		err = loader_finish(loader, why);
+	loader_free(loader);
+	return err;
+}
+
+int store_load(struct store *s, struct fs *fs, struct textbuf *why)
+{
+	int err = s->dirfd < 0 ? 0 : load_meta(s, fs, why);
+
+	if (!err)
+		err = pool_load_finish(s->pool, why);
+	if (err)
+		return err;
+	fs->store = s;
+	fs->meta = s->meta;
+	pool_set_meta(s->pool, s->meta);
+	err = pool_start(s->pool);
+	if (err)
+		textbuf_printf(why, "cannot start the pool: %s", strerror(-err));
+	if (err || !s->fresh)
+		return err;
+	s->super.ready = 1;
+	return super_write(s->dirfd, &s->super, why);
+}
+
+int store_close(struct store *s)
+{
+	int err = 0;
+
+	if (!s)
+		return 0;
+	if (s->meta)
+		err = meta_close(s->meta);
+	if (s->pool)
+		pool_destroy(s->pool);
+	tier_close(s->nvme);
+	tier_close(s->dram);
+	if (s->dirfd >= 0)
+		close(s->dirfd);
+	free(s);
+	return err;
+}
