@@ -89,11 +89,12 @@ static int allocate_some(int fd, u64 off, u64 want, u64 least, u64 *got)
 {
 	int err;
 
+	least = max(least, KIB(64));
 	for (;;) {
 		err = meta_allocate(fd, off, want);
-		if (err != -ENOSPC || want / 2 < max(least, KIB(64)))
+		if (err != -ENOSPC || want <= least)
 			break;
-		want /= 2;
+		want = max(want / 2, least);
 	}
 	*got = err ? 0 : want;
 	return err;
