@@ -10,7 +10,7 @@ static bool too_big(const struct sequence *seq, u64 off, u64 len)
 	u64 end;
 
 	return __builtin_add_overflow(off, len, &end) || end > SEQ_MAX_BYTES ||
-	       end / seq->geo->block_bytes >= (1u << 31) / seq->geo->block_tokens;
+	       div_round_up(end, seq->geo->block_bytes) > SEQ_MAX_IDS / seq->geo->block_tokens;
 }
 
 static int write_open(struct sequence *seq, const void *buf, size_t len, u64 off)

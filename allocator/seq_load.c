@@ -104,7 +104,7 @@ static const char *check_head(const struct sequence *seq)
 		return "its main record is missing";
 	if (r->block_bytes != geo->block_bytes)
 		return "block size is not the namespace's";
-	if (r->size > SEQ_MAX_BYTES || r->nr_blocks > SEQ_MAX_BYTES / geo->block_bytes + 1)
+	if (r->size > SEQ_MAX_BYTES || r->nr_blocks > SEQ_MAX_IDS / geo->block_tokens)
 		return "too large";
 	if (r->nr_ids > SEQ_MAX_IDS || !array_whole(&l->ids, r->nr_ids))
 		return "token ids are incomplete";
@@ -145,7 +145,10 @@ static const char *check_written(const struct sequence *seq)
 	return NULL;
 }
 
-/* Blocks as the head says; nothing is named yet. */
+/*
+ * Blocks as the head says; nothing is named yet. Holes at the end may be missing, and need not be
+ * there: behind the last entry is nothing but holes anyway.
+ */
 static const char *check_blocks(struct sequence *seq)
 {
 	struct blktab *tab = &seq->tab;
@@ -192,21 +195,6 @@ static void take_head(struct sequence *seq)
 	l->written.data = NULL;
 }
 
-/* Trailing holes have no record of their own. */
-static int extend_blocks(struct sequence *seq)
-{
-	struct block_id none = BLOCK_NONE;
-	u32 nr = seq->loading->rec.nr_blocks;
-	int err;
-
-	if (nr <= seq->tab.nr_blocks)
-		return 0;
-	err = blktab_set(&seq->tab, nr - 1, none);
-	seq->tab.dirty = false;
-	seq->tab.dirty_from = seq->tab.dirty_to = 0;
-	return err;
-}
-
 static int refuse(const struct sequence *seq, const char *what, struct textbuf *why)
 {
 	textbuf_printf(why, "sequence %llx: %s", (unsigned long long)seq->tab.id, what);
@@ -227,9 +215,6 @@ int seq_load_finish(struct sequence *seq, struct textbuf *why)
 	wrong = check_blocks(seq);
 	if (wrong)
 		return refuse(seq, wrong, why);
-	err = extend_blocks(seq);
-	if (err)
-		return err;
 	wrong = check_written(seq);
 	if (!wrong && !seq_tokens_written(seq, seq->T))
 		wrong = "committed tokens are not wholly written";

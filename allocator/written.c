@@ -62,6 +62,8 @@ void written_remove(struct written *w, u64 from, u64 to)
 	u32 first = find(w, from, false), last = first, nr = 0;
 	struct written_range rest[2];
 
+	if (from >= to)
+		return;
 	for (; last < w->nr && w->ranges[last].from < to; last++) {
 		if (w->ranges[last].from < from)
 			rest[nr++] = (struct written_range){w->ranges[last].from, from};

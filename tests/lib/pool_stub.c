@@ -340,7 +340,8 @@ int pool_seal(struct pool *pool, const struct block_id *ids, unsigned int nr)
 		return -EIO;
 	lock_assert_none();
 	for (unsigned int i = 0; i < nr; i++)
-		get(pool, ids[i])->flags |= BLOCK_SEALED;
+		if (!BLOCK_IS_NONE(ids[i]))
+			get(pool, ids[i])->flags |= BLOCK_SEALED;
 	return 0;
 }
 
