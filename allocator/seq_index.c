@@ -18,7 +18,7 @@ static u32 agreeing_ids(const struct sequence *seq, u32 nr)
 {
 	u32 i = 0;
 
-	if (!seq->cids || !memcmp(seq->ids, seq->cids, nr * sizeof(*seq->ids)))
+	if (!seq->cids || !nr || !memcmp(seq->ids, seq->cids, nr * sizeof(*seq->ids)))
 		return nr;
 	while (seq->ids[i] == seq->cids[i])
 		i++;

@@ -538,20 +538,13 @@ static void txn_add(struct meta_txn *txn, const void *data, size_t len)
 	txn->len += len;
 }
 
-void meta_txn_putv(struct meta_txn *txn, struct meta_key key, const void *head, u32 head_bytes,
-		   const void *body, u32 body_bytes)
-{
-	struct txn_head h = {.key = key, .bytes = head_bytes + body_bytes};
-
-	txn_add(txn, &h, sizeof(h));
-	txn_add(txn, head, head_bytes);
-	txn_add(txn, body, body_bytes);
-	txn->nr_records++;
-}
-
 void meta_txn_put(struct meta_txn *txn, struct meta_key key, const void *value, u32 bytes)
 {
-	meta_txn_putv(txn, key, value, bytes, NULL, 0);
+	struct txn_head h = {.key = key, .bytes = bytes};
+
+	txn_add(txn, &h, sizeof(h));
+	txn_add(txn, value, bytes);
+	txn->nr_records++;
 }
 
 void meta_txn_del(struct meta_txn *txn, struct meta_key key)
