@@ -164,8 +164,11 @@ static void clone_apply(struct seq_clone *c)
 	lock_acquire(&dst->tab.lock);
 	dst->tab.size = max(dst->tab.size, c->end);
 	/* The chain is the source's: what it knows to be indexed is indexed for us too. */
-	if (dst->root == src->root && dst->indexed_blocks == c->from)
+	if (dst->root == src->indexed_root &&
+	    (!c->from || (dst->indexed_root == dst->root && dst->indexed_blocks == c->from))) {
 		dst->indexed_blocks = max(c->from, indexed);
+		dst->indexed_root = dst->root;
+	}
 	dst->sealed_blocks = max(c->from, sealed);
 	dst->T = max(c->from * src->geo->block_tokens, clone_tokens(c, src->T));
 	clone_apply_ids(c);

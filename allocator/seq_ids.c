@@ -102,8 +102,6 @@ static int write_ids(struct sequence *seq, const void *buf, size_t len, u64 off)
 	seq->nr_ids = (u32)(end / sizeof(u32));
 	seq->nr_part = (u8)(end % sizeof(u32));
 	seq_dirty_ids(seq, (u32)(off / sizeof(u32)));
-	seq->indexed_blocks =
-		min(seq->indexed_blocks, (u32)(off / sizeof(u32) / seq->geo->block_tokens));
 	lock_release(&seq->tab.lock);
 	return 0;
 }
@@ -122,7 +120,6 @@ static int write_over_loose(struct sequence *seq, const void *buf, size_t len)
 	seq->nr_ids = (u32)(len / sizeof(u32));
 	seq->nr_part = (u8)(len % sizeof(u32));
 	seq->loose = false;
-	seq->indexed_blocks = 0;
 	seq_dirty_ids(seq, 0);
 	lock_release(&seq->tab.lock);
 	return 0;
@@ -176,7 +173,6 @@ int seq_drop_ids(struct sequence *seq)
 		return err;
 	lock_acquire(&seq->tab.lock);
 	seq->loose = false;
-	seq->indexed_blocks = 0;
 	lock_release(&seq->tab.lock);
 	seq_set_nr_ids(seq, 0);
 	return 0;

@@ -134,7 +134,7 @@ static int index_block(struct walk *w, u32 i)
 int seq_index(struct sequence *seq)
 {
 	struct walk w = {.seq = seq, .parent = BLOCK_NONE, .held = BLOCK_NONE, .own = true};
-	u32 i = seq->indexed_blocks, nr;
+	u32 i, nr;
 	int err;
 
 	if (!seq->root || seq->loose)
@@ -143,7 +143,11 @@ int seq_index(struct sequence *seq)
 	if (err)
 		return err;
 	nr = agreeing_blocks(seq, seq->sealed_blocks);
-	i = min(i, nr);
+	/* A parent under another root would carry our new blocks into a chain of other readers. */
+	if (seq->indexed_root != seq->root)
+		seq->indexed_blocks = 0;
+	seq->indexed_root = seq->root;
+	i = min(seq->indexed_blocks, nr);
 	if (i)
 		w.parent = seq->tab.blocks[i - 1];
 	for (; i < nr && !index_block(&w, i); i++)
@@ -171,6 +175,7 @@ static int attach(struct sequence *seq, const struct block_id *ids, u32 nr)
 	free(seq->cids);
 	seq->cids = NULL;
 	seq->sealed_blocks = seq->attached_blocks = seq->indexed_blocks = nr;
+	seq->indexed_root = seq->root;
 	seq->cached_tokens = tokens;
 	seq->meta_dirty = true;
 	lock_release(&tab->lock);

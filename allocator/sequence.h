@@ -49,7 +49,8 @@ struct sequence {
 	u32 nr_cids;
 	u32 T;
 	u32 sealed_blocks;
-	u32 indexed_blocks;	/* leading blocks that the index is known to hold */
+	u32 indexed_blocks;	/* leading blocks that the index holds for their committed ids... */
+	u32 indexed_root;	/* ...under this root */
 	u32 attached_blocks;
 	u32 cached_tokens;	/* attached at the last match, for user.kvc.cached_tokens */
 	u32 pending_T;		/* UINT32_MAX: none */

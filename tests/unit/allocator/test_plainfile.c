@@ -173,7 +173,7 @@ static void files_behave_as_arrays(void **state)
 	pool = stub_pool_create(MIB(64));
 	for (u32 i = 0; i < NR_FILES; i++)
 		plain_init(&files[i], pool, 100 + i);
-	for (u32 step = 0; step < test_count(4000); step++) {
+	for (u32 step = 0; step < test_count(1200); step++) {
 		random_op();
 		for (u32 i = 0; i < NR_FILES; i++)
 			check(i);

@@ -134,6 +134,34 @@ static void cached_tokens_end_where_ids_differ(void **state)
 	end();
 }
 
+static void another_root_is_another_chain(void **state)
+{
+	struct sequence *a, *b;
+	u32 tenant;
+
+	begin(HND, MIB(1));
+	assert_int_equal(pool_root(pool, 1, "tenant", 6, &tenant), 0);
+	a = new_seq(1);
+	put_ids(a, 1, 64);
+	put_blocks(a, 2, 1);
+	assert_int_equal(seq_commit(a), 0);
+	assert_int_equal(a->indexed_blocks, 2);
+	a->root = tenant;
+	put_blocks(a, 2, 1);
+	assert_int_equal(seq_commit(a), 0);
+	b = new_seq(2);
+	put_ids(b, 1, 64);
+	assert_int_equal(b->cached_tokens, 32);
+	seq_destroy(b);
+	b = new_seq(3);
+	b->root = tenant;
+	put_ids(b, 1, 64);
+	assert_int_equal(b->cached_tokens, 0);
+	seq_destroy(a);
+	seq_destroy(b);
+	end();
+}
+
 static void equal_bytes_share_and_different_ones_do_not(void **state)
 {
 	struct sequence *a, *b, *c;
@@ -450,6 +478,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ids_in_odd_pieces),
 		cmocka_unit_test(cached_tokens_end_where_ids_differ),
+		cmocka_unit_test(another_root_is_another_chain),
 		cmocka_unit_test(equal_bytes_share_and_different_ones_do_not),
 		cmocka_unit_test(tokens_end_inside_a_block),
 		cmocka_unit_test(opaque_tokens_are_counted_by_bytes),
