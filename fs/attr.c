@@ -56,22 +56,28 @@ void attr_fill(struct fs *fs, struct inode *inode, struct stat *st)
 	fill_sizes(inode, st);
 }
 
-/* In a namespace sizes and names change by other ways than the file's own: never cached. */
+/* In a namespace names come and go by other ways than the kernel's own: never kept. */
+static double entry_timeout(const struct inode *inode)
+{
+	const struct inode *dir = inode_is_dir(inode) ? inode :
+				  inode->links	      ? inode->links->dir :
+							NULL;
+
+	return dir && dir_ns(dir) ? 0 : 1;
+}
+
+/* Times of files move at an open, which the kernel does not see. */
 double attr_timeout(const struct inode *inode)
 {
-	const struct inode *dir;
-
-	if (inode->kind == KIND_GEOMETRY || inode->kind == KIND_KV || inode->kind == KIND_IDS)
-		return 0;
-	dir = inode_is_dir(inode) ? inode : inode->links ? inode->links->dir : NULL;
-	return dir && dir_ns(dir) ? 0 : 1;
+	return inode_is_dir(inode) || S_ISLNK(inode->mode) ? entry_timeout(inode) : 0;
 }
 
 void entry_fill(struct fs *fs, struct inode *inode, struct fuse_entry_param *e)
 {
 	memset(e, 0, sizeof(*e));
 	e->ino = inode->ino;
-	e->attr_timeout = e->entry_timeout = attr_timeout(inode);
+	e->attr_timeout = attr_timeout(inode);
+	e->entry_timeout = entry_timeout(inode);
 	attr_fill(fs, inode, &e->attr);
 	inode->nlookup++;
 }

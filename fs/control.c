@@ -77,7 +77,9 @@ static const struct node *node_of(u64 ino)
 
 static u64 status_target(u64 ino)
 {
-	return ino & CONTROL_STATUS_BIT ? ino & ~(CONTROL_BIT | CONTROL_STATUS_BIT) : 0;
+	const u64 bits = CONTROL_BIT | CONTROL_STATUS_BIT | CONTROL_FILE_BIT;
+
+	return ino & CONTROL_STATUS_BIT ? ino & ~bits : 0;
 }
 
 /* In .kvc/status a sequence is a file, any other directory a directory. */
@@ -86,11 +88,18 @@ static bool is_status_dir(const struct inode *inode)
 	return inode_is_dir(inode) && !inode->dir->fseq;
 }
 
-/* Owner and permissions of what is told about; status is never writable. Lock held. */
-static void status_attr(const struct inode *inode, struct stat *st)
+/* A directory in a namespace that is neither a sequence nor leads to one: no status. */
+static bool is_empty_in_ns(const struct inode *inode)
 {
-	u32 mode = is_status_dir(inode) ? S_IFDIR | (inode->mode & 0555) :
-					  S_IFREG | (inode->mode & 0444);
+	return is_status_dir(inode) && inode->dir->ns && !inode->dir->ns_root &&
+	       !inode->dir->nr_subdirs;
+}
+
+/* Owner and permissions of what is told about; status is never writable. Lock held. */
+static void status_attr(const struct inode *inode, u64 ino, struct stat *st)
+{
+	u32 mode = ino & CONTROL_FILE_BIT ? S_IFREG | (inode->mode & 0444) :
+					    S_IFDIR | (inode->mode & 0555);
 
 	st->st_mode = mode;
 	st->st_uid = inode->uid;
@@ -110,7 +119,7 @@ static int control_attr(struct fs *fs, u64 ino, struct stat *st)
 		fs_lock(fs);
 		inode = inode_find(fs, target);
 		if (inode)
-			status_attr(inode, st);
+			status_attr(inode, ino, st);
 		fs_unlock(fs);
 		return inode ? 0 : -ENOENT;
 	}
@@ -144,8 +153,9 @@ static u64 find_node(struct fs *fs, u64 parent, const char *name)
 	dir = inode_find(fs, target);
 	if (dir && inode_is_dir(dir))
 		d = tree_find(fs, dir, name);
-	if (d)
-		ino = CONTROL_BIT | CONTROL_STATUS_BIT | d->inode->ino;
+	if (d && !is_empty_in_ns(d->inode))
+		ino = CONTROL_BIT | CONTROL_STATUS_BIT | d->inode->ino |
+		      (is_status_dir(d->inode) ? 0 : CONTROL_FILE_BIT);
 	fs_unlock(fs);
 	return ino;
 }
@@ -173,21 +183,28 @@ void control_getattr(fuse_req_t req, fuse_ino_t ino)
 		fuse_reply_attr(req, &st, 0);
 }
 
-void control_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off)
+static size_t list_node(fuse_req_t req, char *buf, size_t room, unsigned int i, bool plus)
 {
-	struct stat st = {.st_ino = ino, .st_mode = S_IFDIR};
+	const char *name = i < ARRAY_SIZE(nodes) ? nodes[i].name : "status";
+	struct fuse_entry_param e;
+
+	memset(&e, 0, sizeof(e));
+	e.attr.st_ino = CONTROL_BIT | (NODE_FIRST_FILE + i);
+	e.attr.st_mode = i < ARRAY_SIZE(nodes) ? S_IFREG : S_IFDIR;
+	if (plus)
+		return fuse_add_direntry_plus(req, buf, room, name, &e, i + 1);
+	return fuse_add_direntry(req, buf, room, name, &e.attr, i + 1);
+}
+
+void control_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus)
+{
 	size_t used = 0, need;
 	char buf[4096];
 
 	size = min(size, sizeof(buf));
-	for (unsigned int i = (unsigned int)off; ino == (CONTROL_BIT | NODE_DIR) &&
-						 i < ARRAY_SIZE(nodes) + 1; i++) {
-		bool last = i == ARRAY_SIZE(nodes);
-
-		st.st_mode = last ? S_IFDIR : S_IFREG;
-		st.st_ino = CONTROL_BIT | (NODE_FIRST_FILE + i);
-		need = fuse_add_direntry(req, buf + used, size - used,
-					 last ? "status" : nodes[i].name, &st, i + 1);
+	for (unsigned int i = (unsigned int)off;
+	     ino == (CONTROL_BIT | NODE_DIR) && i <= ARRAY_SIZE(nodes); i++) {
+		need = list_node(req, buf + used, size - used, i, plus);
 		if (need > size - used)
 			break;
 		used += need;

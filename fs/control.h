@@ -14,6 +14,7 @@
 #define CONTROL_NAME	   ".kvc"
 #define CONTROL_BIT	   (1ull << 62)
 #define CONTROL_STATUS_BIT (1ull << 61)	/* status of the inode in the bits below */
+#define CONTROL_FILE_BIT   (1ull << 60)	/* a status that is a file: the same inode may be both in turn */
 
 static inline bool control_owns(u64 ino)
 {
@@ -22,7 +23,7 @@ static inline bool control_owns(u64 ino)
 
 void control_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
 void control_getattr(fuse_req_t req, fuse_ino_t ino);
-void control_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off);
+void control_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus);
 void control_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void control_read(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi);
 void control_write(fuse_req_t req, const char *buf, size_t size, off_t off,

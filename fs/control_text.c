@@ -61,16 +61,18 @@ static void put(struct counter_out *out, const char *name, u64 value, const char
 			       name, help, name, name, (unsigned long long)value);
 }
 
-static void put_tier(struct counter_out *out, const struct tier *tier)
+/* @more: what readers and writers of the mount moved in and out of the tier's memory directly. */
+static void put_tier(struct counter_out *out, const struct tier *tier, u64 more_read,
+		     u64 more_written)
 {
 	const struct {
 		const char *what;
 		u64 value;
 	} counters[] = {
 		{"reads", atomic_load(&tier->reads)},
-		{"read_bytes", atomic_load(&tier->read_bytes)},
+		{"read_bytes", atomic_load(&tier->read_bytes) + more_read},
 		{"writes", atomic_load(&tier->writes)},
-		{"write_bytes", atomic_load(&tier->write_bytes)},
+		{"write_bytes", atomic_load(&tier->write_bytes) + more_written},
 		{"errors", atomic_load(&tier->errors)},
 	};
 	char name[64];
@@ -104,9 +106,10 @@ static void put_all(struct fs *fs, struct counter_out *out)
 	POOL_COUNTERS(PUT_COUNTER)
 #undef PUT_COUNTER
 	put(out, "first_reads_woken", 0, "blocks asked for that were being loaded ahead");
-	put_tier(out, fs->store->dram);
+	put_tier(out, fs->store->dram, atomic_load(&fs->read_bytes),
+		 atomic_load(&fs->write_bytes));
 	if (fs->store->nvme)
-		put_tier(out, fs->store->nvme);
+		put_tier(out, fs->store->nvme, 0, 0);
 	put(out, "fs_read_bytes", atomic_load(&fs->read_bytes), "bytes read through the mount");
 	put(out, "fs_write_bytes", atomic_load(&fs->write_bytes),
 	    "bytes written through the mount");
@@ -197,6 +200,19 @@ static int set_watermark(struct fs *fs, unsigned int high, unsigned int low)
 	return 0;
 }
 
+/* Settings of a mount that can not be changed while it lives. */
+static bool fixed_key(const char *key)
+{
+	static const char *const keys[] = {
+		"source", "mountpoint", "dram", "pinned", "nvme", "hbm", "codec.nvme",
+		"write.nvme", "evict", "hugepages", "numa"};
+
+	for (unsigned int i = 0; i < ARRAY_SIZE(keys); i++)
+		if (!strcmp(key, keys[i]))
+			return true;
+	return false;
+}
+
 int config_write(struct fs *fs, const char *line, size_t len)
 {
 	const struct fs_opts *o = fs->opts;
@@ -214,7 +230,7 @@ int config_write(struct fs *fs, const char *line, size_t len)
 		return -EINVAL;
 	*value++ = '\0';
 	if (strcmp(text, "high") && strcmp(text, "low") && strcmp(text, "commit"))
-		return -EPERM;
+		return fixed_key(text) ? -EPERM : -EINVAL;
 	if (opts_number(value, 1, *text == 'c' ? 3600 : 99, &nr))
 		return -EINVAL;
 	fs_lock(fs);

@@ -81,6 +81,12 @@ void geofile_unshow(struct inode *inode)
 	}
 }
 
+/* Symlinks hold no bytes: rsync makes them before the first file arrives. */
+static bool is_harmless(const struct dentry *d)
+{
+	return S_ISLNK(d->inode->mode) && !name_is_special(d->name);
+}
+
 /* Is there anything but directories below @dir, @but and a namespace's own .geometry apart? */
 static bool has_files(struct inode *dir, const struct inode *but)
 {
@@ -90,7 +96,7 @@ static bool has_files(struct inode *dir, const struct inode *but)
 		if (inode_is_dir(d->inode)) {
 			if (d->inode->dir->ns_root)
 				return true;
-		} else if (d->inode != but && (d->dir != dir || strcmp(d->name, GEOMETRY_NAME))) {
+		} else if (d->inode != but && !is_harmless(d) && (d->dir != dir || strcmp(d->name, GEOMETRY_NAME))) {
 			return true;
 		}
 	}

@@ -121,6 +121,15 @@ static inline bool inode_has_seq(const struct inode *inode)
 	return inode->kind == KIND_KV || inode->kind == KIND_IDS;
 }
 
+/**
+ * inode_is_gone() - a file replaced or unlinked between the kernel's lookup and what it asks now; its
+ * bytes may be gone too. -ESTALE makes the kernel look the name up again.
+ */
+static inline bool inode_is_gone(const struct inode *inode)
+{
+	return !inode->links && !inode->nr_open && !inode_is_dir(inode);
+}
+
 /** inode_new() - a nameless inode of @kind with the next number. Caller holds the lock. */
 struct inode *inode_new(struct fs *fs, enum inode_kind kind, u32 mode);
 /** inode_insert() - as inode_new(), under a given number (mount). -EEXIST as NULL and errno. */

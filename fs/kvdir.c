@@ -33,6 +33,11 @@ enum inode_kind kind_of_name(const struct inode *dir, const char *name)
 	return name_like(name, "tokens") ? KIND_IDS : KIND_PLAIN;
 }
 
+bool name_is_special(const char *name)
+{
+	return name_like(name, "kv") || name_like(name, "tokens");
+}
+
 bool name_is_sequence(const struct inode *dir, const char *name)
 {
 	return dir_ns(dir) && (!strcmp(name, "kv") || !strcmp(name, "tokens"));

@@ -15,6 +15,8 @@ static inline struct nspace *dir_ns(const struct inode *dir)
 
 /** kind_of_name() - what a file called @name in @dir is. */
 enum inode_kind kind_of_name(const struct inode *dir, const char *name);
+/** name_is_special() - would @name be a KV or ids file in a namespace? */
+bool name_is_special(const char *name);
 /** name_is_sequence() - exactly `kv` or `tokens`, which are the directory's sequence. */
 bool name_is_sequence(const struct inode *dir, const char *name);
 /** kvdir_root() - chain root in force in @dir (its salt or an ancestor's). Holds the lock. */

@@ -86,7 +86,6 @@ static bool is_sequence_dir(const struct target *t)
 	return inode_is_dir(t->inode) && t->fseq;
 }
 
-/* Outside of namespaces these are just names. */
 static bool is_plain_file(const struct target *t)
 {
 	return !inode_is_dir(t->inode) && !inode_has_seq(t->inode);
@@ -152,7 +151,7 @@ static int cached_get(struct target *t, struct textbuf *tb)
 	u32 nr;
 
 	if (!t->fseq)
-		return is_plain_file(t) ? KVXATTR_PLAIN : -ENODATA;
+		return -ENODATA;
 	seq = t->fseq->seq;
 	lock_acquire(&seq->tab.lock);
 	nr = seq->cached_tokens;
@@ -163,7 +162,7 @@ static int cached_get(struct target *t, struct textbuf *tb)
 
 static int read_only(struct target *t)
 {
-	return is_plain_file(t) ? KVXATTR_PLAIN : -EPERM;
+	return -EPERM;
 }
 
 /* ---- salt ---- */
@@ -203,7 +202,7 @@ static int salt_set(struct target *t)
 	u32 root;
 
 	if (!inode_is_dir(t->inode) || !dir_ns(t->inode))
-		return is_plain_file(t) ? KVXATTR_PLAIN : -EINVAL;
+		return -EINVAL;
 	x = xattr_make("user.kvc.salt", t->value, t->bytes);
 	if (!x)
 		return -ENOMEM;
@@ -229,7 +228,7 @@ static int salt_set(struct target *t)
 
 static int salt_get(struct target *t, struct textbuf *tb)
 {
-	return is_plain_file(t) ? KVXATTR_PLAIN : -ENODATA;
+	return -ENODATA;
 }
 
 /* ---- state, pin, priority ---- */
@@ -240,7 +239,7 @@ static int state_set(struct target *t)
 	unsigned int i;
 
 	if (!is_sequence_dir(t))
-		return is_plain_file(t) ? KVXATTR_PLAIN : -EINVAL;
+		return -EINVAL;
 	for (i = 0; i < ARRAY_SIZE(state_names); i++)
 		if (!strcmp(t->text, state_names[i]))
 			break;
@@ -264,7 +263,7 @@ static int state_set(struct target *t)
 static int state_get(struct target *t, struct textbuf *tb)
 {
 	if (!is_sequence_dir(t))
-		return is_plain_file(t) ? KVXATTR_PLAIN : -ENODATA;
+		return -ENODATA;
 	textbuf_printf(tb, "%s", seq_state_name(t->fseq->seq->state));
 	return 0;
 }
@@ -272,7 +271,7 @@ static int state_get(struct target *t, struct textbuf *tb)
 static int pin_set(struct target *t)
 {
 	if (!is_sequence_dir(t))
-		return is_plain_file(t) ? KVXATTR_PLAIN : -EINVAL;
+		return -EINVAL;
 	if (!strcmp(t->text, "hbm"))
 		return refuse_later("user.kvc.pin=hbm");
 	if (strcmp(t->text, "none") && strcmp(t->text, "dram"))
@@ -289,7 +288,7 @@ static int pin_set(struct target *t)
 static int pin_get(struct target *t, struct textbuf *tb)
 {
 	if (!is_sequence_dir(t))
-		return is_plain_file(t) ? KVXATTR_PLAIN : -ENODATA;
+		return -ENODATA;
 	textbuf_printf(tb, "%s", t->fseq->seq->pinned ? "dram" : "none");
 	return 0;
 }
@@ -300,14 +299,14 @@ static int priority_set(struct target *t)
 	u64 value;
 
 	if (!inode_is_dir(t->inode))
-		return is_plain_file(t) ? KVXATTR_PLAIN : -EINVAL;
+		return -EINVAL;
 	return opts_number(t->text, 0, 100, &value) ? -EINVAL : KVXATTR_PLAIN;
 }
 
 static int priority_get(struct target *t, struct textbuf *tb)
 {
-	if (!inode_is_dir(t->inode) || xattr_find(t->inode, "user.kvc.priority"))
-		return KVXATTR_PLAIN;
+	if (!inode_is_dir(t->inode))
+		return -ENODATA;
 	fs_lock(t->fs);
 	textbuf_printf(tb, "%u", kvdir_priority(t->inode));
 	fs_unlock(t->fs);
@@ -372,12 +371,12 @@ static int residency_get(struct target *t, struct textbuf *tb)
 
 static int later_set(struct target *t)
 {
-	return is_plain_file(t) ? KVXATTR_PLAIN : refuse_later("user.kvc.ttl, quota and cache");
+	return refuse_later("user.kvc.ttl, quota and cache");
 }
 
 static int later_get(struct target *t, struct textbuf *tb)
 {
-	return is_plain_file(t) ? KVXATTR_PLAIN : -ENODATA;
+	return -ENODATA;
 }
 
 static const struct kvxattr {

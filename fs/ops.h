@@ -15,6 +15,7 @@
 struct file {
 	struct inode *inode;	/* counted in nr_open */
 	int flags;		/* as opened */
+	bool settled;		/* ids: closed once, and not written through it since */
 };
 
 static inline struct file *file_of(const struct fuse_file_info *fi)

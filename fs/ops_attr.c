@@ -22,6 +22,8 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	}
 	fs_lock(fs);
 	inode = inode_find(fs, ino);
+	if (inode && inode_is_gone(inode))
+		inode = NULL;
 	if (inode) {
 		attr_fill(fs, inode, &st);
 		timeout = attr_timeout(inode);

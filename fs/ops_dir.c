@@ -193,7 +193,7 @@ static void readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool
 	struct inode *dir;
 
 	if (control_owns(ino)) {
-		control_readdir(req, ino, size, off);
+		control_readdir(req, ino, size, off, plus);
 		return;
 	}
 	l.buf = malloc(size ? size : 1);

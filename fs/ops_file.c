@@ -82,7 +82,8 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	}
 	fs_lock(fs);
 	inode = gate_by_ino(fs, ino, alone && ino_kind(ino) <= KIND_PLAIN, &gates);
-	if (!inode) {
+	if (!inode || inode_is_gone(inode)) {
+		gates_drop(fs, &gates);
 		fs_unlock(fs);
 		fuse_reply_err(req, ESTALE);
 		return;
@@ -224,40 +225,49 @@ static int truncate_body(struct fs *fs, struct inode *inode, u64 size)
 	return 0;
 }
 
-/* The sequence behind @inode changed; with it what the other of its two files shows. */
-static void fseq_changed(struct fs *fs, struct inode *inode, bool other_too)
+/* The sequence behind @inode changed. */
+static void fseq_changed(struct fs *fs, struct inode *inode)
 {
-	struct fseq *fseq = inode->fseq;
-
 	fs_lock(fs);
 	inode_touch_mtime(inode);
-	fseq_mark_dirty(fs, fseq);
-	if (other_too && fseq->kv && fseq->kv != inode) {
-		inode_touch_mtime(fseq->kv);
-		kvdir_changed(fs, fseq->kv);
-	}
-	if (other_too && fseq->ids && fseq->ids != inode) {
-		inode_touch_mtime(fseq->ids);
-		kvdir_changed(fs, fseq->ids);
-	}
+	fseq_mark_dirty(fs, inode->fseq);
 	fs_unlock(fs);
+}
+
+/* One of a sequence's two files was truncated; when that cut the other, its times move too. */
+static int truncate_fseq(struct fs *fs, struct inode *inode, u64 size)
+{
+	struct fseq *fseq = inode->fseq;
+	struct inode *other = inode->kind == KIND_KV ? fseq->ids : fseq->kv;
+	u64 kv_size = seq_size(fseq->seq);
+	u32 nr_ids = fseq_nr_ids(fseq);
+	bool cut;
+	int err;
+
+	if (inode->kind == KIND_KV)
+		err = seq_truncate(fseq->seq, size);
+	else
+		err = seq_truncate_ids(fseq->seq, size);
+	if (err)
+		return err;
+	cut = inode->kind == KIND_KV ? fseq_nr_ids(fseq) < nr_ids : seq_size(fseq->seq) < kv_size;
+	fseq_changed(fs, inode);
+	fs_lock(fs);
+	if (other && cut)
+		inode_touch_mtime(other);
+	if (other)
+		kvdir_changed(fs, other);
+	fs_unlock(fs);
+	return 0;
 }
 
 int inode_truncate(struct fs *fs, struct inode *inode, u64 size)
 {
-	int err;
-
 	if (inode_has_body(inode))
 		return truncate_body(fs, inode, size);
 	if (!inode_has_seq(inode) || !inode->fseq)
 		return -EINVAL;
-	if (inode->kind == KIND_KV)
-		err = seq_truncate(inode->fseq->seq, size);
-	else
-		err = seq_truncate_ids(inode->fseq->seq, size);
-	if (!err)
-		fseq_changed(fs, inode, true);
-	return err;
+	return truncate_fseq(fs, inode, size);
 }
 
 static int write_body(struct fs *fs, struct inode *inode, const void *buf, size_t len, u64 off)
@@ -292,7 +302,7 @@ static int write_fseq(struct fs *fs, struct inode *inode, const void *buf, size_
 	else
 		err = seq_write_ids(inode->fseq->seq, buf, len, off);
 	if (!err)
-		fseq_changed(fs, inode, false);
+		fseq_changed(fs, inode);
 	return err;
 }
 
@@ -351,6 +361,8 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
 	}
 	if (err && fi->writepage)
 		writepage_failed(fs, ino, err);
+	else if (!fi->writepage)
+		file_of(fi)->settled = false;
 	if (err) {
 		fuse_reply_err(req, -err);
 		return;
@@ -359,17 +371,21 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
 	fuse_reply_write(req, size);
 }
 
-/* What fsync and close of a writer mean for a sequence: a commit. */
-static int commit_fseq(struct fs *fs, struct inode *inode)
+/*
+ * What fsync and close of a writer mean for a sequence: a commit. A shell closes one redirection
+ * several times: ids are matched once for what was written.
+ */
+static int commit_fseq(struct fs *fs, struct inode *inode, struct file *file)
 {
 	int err;
 
-	if (!inode->fseq)
+	if (!inode->fseq || file->settled)
 		return 0;
 	if (inode->kind == KIND_KV)
 		err = seq_commit(inode->fseq->seq);
 	else
 		err = seq_close_ids(inode->fseq->seq);
+	file->settled = inode->kind == KIND_IDS && !err;
 	fs_lock(fs);
 	fseq_mark_dirty(fs, inode->fseq);
 	if (inode->kind == KIND_IDS && inode->fseq->kv)
@@ -407,7 +423,10 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, ESTALE);
 		return;
 	}
-	err = inode_has_seq(inode) ? commit_fseq(fs, inode) : flush_body(fs, inode);
+	if (inode_has_seq(inode))
+		err = commit_fseq(fs, inode, file_of(fi));
+	else
+		err = flush_body(fs, inode);
 	fs_lock(fs);
 	late = late_error_take(inode);
 	gates_drop(fs, &gates);
@@ -415,14 +434,14 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fuse_reply_err(req, err ? -err : -late);
 }
 
-static int fsync_inode(struct fs *fs, struct inode *inode, bool writer)
+static int fsync_inode(struct fs *fs, struct inode *inode, struct file *file)
 {
 	int err = 0;
 	u64 seq = 0;
 
 	if (inode_has_seq(inode)) {
-		if (writer)
-			err = commit_fseq(fs, inode);
+		if (opened_for_write(file->flags))
+			err = commit_fseq(fs, inode, file);
 		if (!err && inode->fseq)
 			err = persist_fseq(fs, inode->fseq, &seq);
 	} else if (inode_has_body(inode)) {
@@ -455,7 +474,7 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
 		fuse_reply_err(req, ESTALE);
 		return;
 	}
-	err = fsync_inode(fs, inode, opened_for_write(file_of(fi)->flags));
+	err = fsync_inode(fs, inode, file_of(fi));
 	fs_lock(fs);
 	late = late_error_take(inode);
 	gates_drop(fs, &gates);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replies to reads. Bytes that are resident are pinned and go to the kernel straight from the pool
- * (one copy, the kernel's); others are first brought up block by block into a buffer.
+ * Replies to reads. Bytes that are resident, or could be brought up in one go, are pinned and go to the
+ * kernel straight from the pool (one copy, the kernel's); others are copied block by block into a
+ * buffer.
  */
 #include <errno.h>
 #include <string.h>
@@ -21,8 +22,11 @@ static bool reply_resident(fuse_req_t req, struct blktab *tab, size_t len, u64 o
 	struct fs *fs = fs_of(req);
 	struct blktab_view view;
 
-	if (!blktab_view(tab, len, off, &view))
-		return false;
+	if (!blktab_view(tab, len, off, &view)) {
+		blktab_fetch(tab, len, off);
+		if (!blktab_view(tab, len, off, &view))
+			return false;
+	}
 	atomic_fetch_add(&fs->read_bytes, view.bytes);
 	fuse_reply_iov(req, view.iov, (int)view.nr);
 	blktab_view_put(tab, &view);

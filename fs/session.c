@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 #include "allocator/base/clock.h"
@@ -23,13 +24,13 @@
 #define MAX_THREADS	64
 #define IDLE_THREADS	16
 #define MAX_TRANSFER	(1u << 20)	/* bytes of one READ or WRITE */
-#define READ_AHEAD_KB	2048
+#define READ_AHEAD_KB	4096
 
 /* What the helper thread waits for: INIT was seen. */
 static struct {
 	struct lock lock;	/* LOCK_LEAF */
 	struct waitq wake;
-	bool inited, ended;
+	bool inited, ended, helping;
 	pthread_t helper, main;
 	void (*ready)(void *ctx);
 	void *ctx;
@@ -188,6 +189,7 @@ static void raise_read_ahead(const char *mountpoint)
 
 static void *helper_main(void *arg)
 {
+	struct statvfs st;
 	bool ended;
 
 	lock_acquire(&run.lock);
@@ -195,7 +197,11 @@ static void *helper_main(void *arg)
 		waitq_wait(&run.wake, &run.lock);
 	ended = run.ended;
 	lock_release(&run.lock);
-	if (ended)
+	/*
+	 * The kernel sets its read-ahead when it gets our answer to INIT; a request that was served is
+	 * behind that. When the loop ends before it serves this one, the unmount does.
+	 */
+	if (ended || statvfs(run.fs->opts->mountpoint, &st))
 		return NULL;
 	raise_read_ahead(run.fs->opts->mountpoint);
 	run.ready(run.ctx);
@@ -206,13 +212,13 @@ static void nothing(int sig)
 {
 }
 
+/* The helper may be waiting for an answer that nobody gives any more: it is joined after the unmount. */
 static void end_helper(void)
 {
 	lock_acquire(&run.lock);
 	run.ended = true;
 	waitq_wake_all(&run.wake);
 	lock_release(&run.lock);
-	pthread_join(run.helper, NULL);
 }
 
 int session_run(struct fs *fs, void (*ready)(void *ctx), void *ctx)
@@ -231,6 +237,7 @@ int session_run(struct fs *fs, void (*ready)(void *ctx), void *ctx)
 		err = -pthread_create(&run.helper, NULL, helper_main, NULL);
 	if (err)
 		return err;
+	run.helping = true;
 	config = fuse_loop_cfg_create();
 	if (config) {
 		fuse_loop_cfg_set_max_threads(config, MAX_THREADS);
@@ -266,6 +273,8 @@ void session_end(struct fs *fs)
 		return;
 	notify_stop();
 	fuse_session_unmount(fs->session);
+	if (run.helping)
+		pthread_join(run.helper, NULL);
 	fuse_session_destroy(fs->session);
 	fs->session = NULL;
 }
