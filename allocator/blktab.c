@@ -250,6 +250,7 @@ int blktab_cut(struct blktab *tab, u32 nr_blocks, u64 size)
 	tab->size = size;
 	tab->dirty = true;
 	tab->seq_hint = min(tab->seq_hint, nr_blocks);
+	tab->ahead = 0;
 	lock_release(&tab->lock);
 	return 0;
 }

@@ -44,7 +44,8 @@ struct blktab {
 	u32 dirty_from, dirty_to;	/* block entries whose records are stale; from >= to: none */
 	u32 recorded_chunks;		/* chunk records that exist in the store */
 	bool dirty;			/* size or anything else needs a record */
-	u32 seq_hint;			/* next block that a sequential reader would want (read-ahead) */
+	u32 seq_hint;	/* next block that a sequential reader would want (read-ahead) */
+	u32 ahead;	/* blocks before this one were asked for on its behalf */
 };
 
 int __must_check blktab_init(struct blktab *tab, struct pool *pool, u64 id, u32 space,
@@ -81,6 +82,9 @@ struct blktab_view {
  */
 bool blktab_view(struct blktab *tab, size_t len, u64 off, struct blktab_view *view);
 void blktab_view_put(struct blktab *tab, struct blktab_view *view);
+/** blktab_fetch() - bring a range to DRAM as far as there is room, in one go: then try blktab_view()
+ * again. Errors show when it is read. May block. */
+void blktab_fetch(struct blktab *tab, size_t len, u64 off);
 /** blktab_resident() - is all of [@off, @off + @len) in DRAM (or zeros)? O_NONBLOCK reads ask. */
 bool blktab_resident(struct blktab *tab, size_t len, u64 off);
 

@@ -27,15 +27,20 @@ struct piece {
 	const void *addrs[BATCH]; /* of the real ones, when pinned */
 };
 
-/* Start bringing what a sequential reader wants next. Lock held. */
-static void read_ahead(struct blktab *tab, u32 next)
+static u32 window_blocks(const struct blktab *tab)
 {
-	u64 blocks = max(READ_AHEAD_BYTES / tab->block_bytes, (u64)1);
-	u32 window = (u32)min(blocks, (u64)MAX_READ_AHEAD);
+	u64 blocks = max(READ_AHEAD_BYTES / tab->block_bytes, (u64)2);
+
+	return (u32)min(blocks, (u64)MAX_READ_AHEAD);
+}
+
+/* Start bringing blocks [@from, @to). Lock held. */
+static void read_ahead(struct blktab *tab, u32 from, u32 to)
+{
 	struct block_id ids[MAX_READ_AHEAD];
 	unsigned int nr = 0;
 
-	for (u32 i = next; i < tab->nr_blocks && i - next < window; i++)
+	for (u32 i = from; i < min(to, tab->nr_blocks) && nr < MAX_READ_AHEAD; i++)
 		if (!BLOCK_IS_NONE(tab->blocks[i]))
 			ids[nr++] = tab->blocks[i];
 	if (nr)
@@ -43,20 +48,28 @@ static void read_ahead(struct blktab *tab, u32 next)
 }
 
 /*
- * Note where the next sequential read would begin. The window is asked for again when a reader has
- * gone through half of it, and whenever something was missing.
+ * Note where the next sequential read would begin, and ask for what lies ahead: half a window at a
+ * time. A stream begins with a read where the last one ended. Once it runs its reads may come out
+ * of order, since the kernel sends several at once and they are served by several threads.
  */
 static void note_access(struct blktab *tab, const struct piece *p)
 {
-	u32 half = (u32)max(READ_AHEAD_BYTES / 2 / tab->block_bytes, (u64)1);
-	u32 next = (u32)((p->off + p->len) / tab->block_bytes);
-	bool sequential;
+	u32 window = window_blocks(tab), next = (u32)((p->off + p->len) / tab->block_bytes);
+	u32 slack, from;
 
 	lock_acquire(&tab->lock);
-	sequential = p->first == tab->seq_hint || p->first + 1 == tab->seq_hint;
-	if (sequential && (!p->pinned || p->first / half != next / half))
-		read_ahead(tab, p->first + p->nr);
-	tab->seq_hint = next;
+	slack = tab->ahead > tab->seq_hint ? window : 1;
+	if (p->first + slack < tab->seq_hint || p->first > tab->seq_hint + slack - 1) {
+		tab->seq_hint = next;
+		tab->ahead = 0;
+	} else {
+		tab->seq_hint = max(tab->seq_hint, next);
+		from = max(tab->ahead, p->first + p->nr);
+		if (from <= tab->seq_hint + window / 2) {
+			tab->ahead = tab->seq_hint + window;
+			read_ahead(tab, from, tab->ahead);
+		}
+	}
 	lock_release(&tab->lock);
 }
 
@@ -152,8 +165,11 @@ static int copy_one_by_one(struct blktab *tab, const struct piece *p, u8 *buf)
 static int copy_piece(struct blktab *tab, const struct piece *p, u8 *buf)
 {
 	note_access(tab, p);
-	if (!p->pinned)
+	if (!p->pinned) {
+		if (p->nr_real > 1)
+			pool_fetch(tab->pool, p->real, p->nr_real);
 		return copy_one_by_one(tab, p, buf);
+	}
 	for (u32 i = 0, n = 0; i < p->nr; i++)
 		copy_part(tab, p, i, BLOCK_IS_NONE(p->ids[i]) ? NULL : p->addrs[n++], buf);
 	return 0;
@@ -247,6 +263,16 @@ void blktab_view_put(struct blktab *tab, struct blktab_view *view)
 	pool_unpin(tab->pool, view->ids, view->nr_ids);
 	view->nr = view->nr_ids = 0;
 	view->bytes = 0;
+}
+
+void blktab_fetch(struct blktab *tab, size_t len, u64 off)
+{
+	struct piece p;
+
+	take_piece(tab, len, off, &p);
+	if (!p.pinned)
+		pool_fetch(tab->pool, p.real, p.nr_real);
+	put_piece(tab, &p);
 }
 
 bool blktab_resident(struct blktab *tab, size_t len, u64 off)

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "allocator/base/bug.h"
+#include "allocator/base/clock.h"
 #include "allocator/base/err.h"
 #include "allocator/base/hash.h"
 #include "allocator/base/log.h"
@@ -229,6 +230,7 @@ static void finish_in(struct pool *pool, struct move *m)
 
 	if (!m->err) {
 		b->flags |= BLOCK_DRAM_VALID;
+		b->last_use = ++pool->clock; /* wanted soon: not the coldest any more */
 		pool->promoted++;
 	} else {
 		if (m->err == -EBADMSG) {
@@ -412,7 +414,44 @@ int pool_flush(struct pool *pool)
 	return err;
 }
 
-/* ---- prefetch ---- */
+/* ---- fetch and prefetch ---- */
+
+/* Has its bytes in NVMe alone, and nobody is at it. */
+static bool loadable(const struct block *b)
+{
+	return b->flags & BLOCK_NVME_VALID &&
+	       !(b->flags & (BLOCK_IO | BLOCK_DRAM_VALID | BLOCK_BAD));
+}
+
+void pool_fetch(struct pool *pool, const struct block_id *ids, unsigned int nr)
+{
+	u64 start = clock_mono_ns();
+	u32 batch[MOVE_BATCH];
+	unsigned int n = 0;
+
+	if (pool_volatile(pool))
+		return;
+	lock_assert_none();
+	lock_acquire(&pool->lock);
+	for (unsigned int i = 0; i < nr && n < MOVE_BATCH; i++) {
+		if (BLOCK_IS_NONE(ids[i]) || !loadable(pool_block(pool, ids[i].v)))
+			continue;
+		block_io_begin(pool, ids[i].v);
+		if (dram_room_nowait(pool, ids[i].v, EXTENT_NONE)) {
+			block_io_end(pool, ids[i].v);
+			break;
+		}
+		batch[n++] = ids[i].v;
+	}
+	if (n)
+		migrate_in(pool, batch, n);
+	for (unsigned int i = 0; i < nr; i++)
+		if (!BLOCK_IS_NONE(ids[i]))
+			block_wait_io(pool, ids[i].v);
+	pool->stall_ns += clock_mono_ns() - start;
+	pool->reads_cold += n;
+	lock_release(&pool->lock);
+}
 
 void pool_prefetch(struct pool *pool, const struct block_id *ids, unsigned int nr)
 {
@@ -451,8 +490,7 @@ static unsigned int collect_in(struct pool *pool, u32 *batch)
 		struct idgen hint = pool->hints[pool->hint_tail++ % PREFETCH_QUEUE];
 		struct block *b = pool_block(pool, hint.id);
 
-		if (b->gen != hint.gen || !(b->flags & BLOCK_NVME_VALID) ||
-		    b->flags & (BLOCK_IO | BLOCK_DRAM_VALID | BLOCK_BAD))
+		if (b->gen != hint.gen || !loadable(b))
 			continue;
 		block_io_begin(pool, hint.id);
 		if (n && dram_room_nowait(pool, hint.id, EXTENT_NONE)) {

@@ -133,6 +133,12 @@ int __must_check pool_same_bytes(struct pool *pool, struct block_id a, struct bl
 
 /** pool_prefetch() - start bringing @ids to DRAM in this order as far as room allows; no wait. */
 void pool_prefetch(struct pool *pool, const struct block_id *ids, unsigned int nr);
+/**
+ * pool_fetch() - bring @ids to DRAM in one transfer and wait, for those under way already too, as far
+ * as there is room without reclaim. The caller names them.
+ * Best effort: whoever needs a block pins it then, and is told there what went wrong. May block.
+ */
+void pool_fetch(struct pool *pool, const struct block_id *ids, unsigned int nr);
 /** pool_demote() - write back and drop the DRAM copies of @ids that are not pinned. May block. */
 int __must_check pool_demote(struct pool *pool, const struct block_id *ids, unsigned int nr);
 
