@@ -317,6 +317,11 @@ void pool_prefetch(struct pool *pool, const struct block_id *ids, unsigned int n
 	lock_release(&pool->lock);
 }
 
+void pool_fetch(struct pool *pool, const struct block_id *ids, unsigned int nr)
+{
+	lock_assert_none();
+}
+
 int pool_demote(struct pool *pool, const struct block_id *ids, unsigned int nr)
 {
 	for (unsigned int i = 0; i < nr; i++)
