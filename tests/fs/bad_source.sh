@@ -53,6 +53,7 @@ t_mount_point() {
 	refused "$KVC_TMP/none" "$KVCACHEFS" -o dram=64M none "$KVC_TMP/none"
 	touch file
 	refused "$KVC_TMP/file" "$KVCACHEFS" -o dram=64M none "$KVC_TMP/file"
+	mountpoint -q "$KVC_TMP/file" && { bad "mounted over a file"; umount "$KVC_TMP/file"; }
 }
 
 t_not_writable() {
@@ -109,11 +110,14 @@ t_damaged_metadata() {
 	py <<'E'
 for i in range(300):
     spit('m/f%d' % i, b'%d' % i)
-for i in range(300):
-    os.fsync(os.open('m/f%d' % i, os.O_RDONLY))
+for p in ['m/f%d' % i for i in range(300)] + ['m/a/s/kv', 'm/a/s/tokens', 'm/a/s', 'm/a/.geometry', 'm/a', 'm']:
+    os.fsync(os.open(p, os.O_RDONLY))
 E
 	kvc_kill9
-	find "$STORE" -type f -size -300M -printf '%P\n' | grep -v lock >files
+	kvc_mount -o dram=64M store || { bad "the undamaged store does not mount: $(tail -3 "$KVC_LOG")"; return; }
+	kcheck check m/a/s Y:100
+	kvc_kill9
+	find "$STORE" -type f -size -300M -printf '%P\n' | grep -v '\.lock$\|^lock$' >files
 	grep -q superblock files || bad "no superblock in the store: $(cat files)"
 	grep -q journal files || bad "no journal in the store: $(cat files)"
 	mkdir good
@@ -144,10 +148,10 @@ E
 			else
 				[ -n "$out" ] || bad "no line for $f damaged at $off"
 				[ "$(grep -c . <<<"$out")" -le 3 ] || bad "$f at $off: not one clear line: $out"
-				cmp -s damaged <(fingerprint "$STORE") || bad "a refused mount changed the store ($f at $off)"
+				cmp -s damaged <(fingerprint "$STORE") || bad "a refused mount changed the store ($f at $off): $(diff damaged <(fingerprint "$STORE") | head -4)"
 			fi
 			# back to what it was, files that came or went included
-			find "$STORE" -type f -size -300M -printf '%P\n' | grep -v lock | grep -vxFf files |
+			find "$STORE" -type f -size -300M -printf '%P\n' | grep -v '\.lock$\|^lock$' | grep -vxFf files |
 				while read -r x; do rm "$STORE/$x"; done
 			while read -r x; do cp --sparse=always "good/$x" "$STORE/$x"; done <files
 		done
@@ -161,7 +165,7 @@ E
 
 t_a_missing_file() {
 	local f
-	find "$STORE" -type f -size -300M -printf '%P\n' | grep -v lock >files
+	find "$STORE" -type f -size -300M -printf '%P\n' | grep -v '\.lock$\|^lock$' >files
 	while read -r f; do
 		mv "$STORE/$f" hidden
 		if timeout 60 "$KVCACHEFS" -o dram=64M "$STORE" "$MNT" 2>/dev/null; then

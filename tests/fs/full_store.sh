@@ -125,7 +125,7 @@ t_cached_blocks_make_room() {
 }
 
 t_without_a_store() {
-	rm -f m/*
+	rm -rf m/*
 	kvc_umount
 	kvc_mount -o dram=64M none || { bad "mount"; return; }
 	fill m/big

@@ -150,7 +150,10 @@ t_hit_counters() {
 	[ -e m/.kvc/stat ] || { bad "no .kvc/stat"; return; }
 	local h l
 	h=$(counter hit_tokens) l=$(counter lookup_tokens)
-	attach second A:800,B:200 800
+	py <<'E'
+os.mkdir('m/a/second')
+spit('m/a/second/tokens', Spec('A:800,B:200').idbytes())
+E
 	expect_eq 800 $(($(counter hit_tokens) - h)) "hit_tokens"
 	expect_eq 1000 $(($(counter lookup_tokens) - l)) "lookup_tokens"
 }

@@ -76,6 +76,29 @@ t_rsync_is_idempotent() {
 	kcheck check m/a/R A:100
 }
 
+# rsync makes symbolic links while .geometry is still under way.
+t_symlinks_in_a_namespace() {
+	need_xattrs_outside
+	ks make m/a/g/s Y:100
+	ln -s s m/a/g/latest
+	for i in 1 2 3 4 5; do ln -s g/s m/a/l$i; done
+	expect_ok rsync -aX m/a/ out/n/
+	rm -rf m/a
+	expect_ok rsync -aX out/n/ m/a/
+	expect_eq s "$(readlink m/a/g/latest)" "the link"
+	kcheck check m/a/g/s Y:100
+	kcheck probe m/a Y:100 96
+	rm -rf m/a out/n
+	kvc_ns m/a "$G"
+	ks make m/a/g/s Y:100; ln -s s m/a/g/latest; ln -s g/s m/a/l
+	cp -a m/a out/n; out_tar; rm -rf m/a
+	expect_ok cp_back out/n m/a
+	kcheck check m/a/l Y:100
+	rm -rf m/a
+	expect_ok back_tar
+	kcheck check m/a/l Y:100
+}
+
 # An archive of a copy on another filesystem, in sorted order.
 t_tar_of_a_copy() {
 	need_xattrs_outside

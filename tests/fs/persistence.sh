@@ -80,24 +80,26 @@ t_clean_unmount_and_mount() {
 }
 
 t_goes_on_after_a_mount() {
+	cp -r m/a/A m/a/more
+	kvc_remount
 	py <<'E'
 s = Spec('A:128')
-fd = os.open('m/a/fork/kv', os.O_WRONLY)
+fd = os.open('m/a/more/kv', os.O_WRONLY)
 err('EPERM', 'sealed is sealed after a mount', os.pwrite, fd, b'x', 0)
 s.put(fd, 100)
 os.close(fd)
-spit('m/a/fork/tokens', s.idbytes())
-check('m/a/fork', s)
+spit('m/a/more/tokens', s.idbytes())
+check('m/a/more', s)
 make('m/a/new', 'N:200')
 i = os.stat('m/plain/f1').st_ino
 spit('m/plain/new', b'new')
 true(os.stat('m/plain/new').st_ino != i, 'inode numbers are not given twice')
 E
 	kvc_remount
-	kcheck check m/a/fork A:128
+	kcheck check m/a/more A:128
 	kcheck check m/a/new N:200
 	kcheck check m/a/A A:100
-	rm -r m/a/fork m/a/new m/plain/new
+	rm -r m/a/more m/a/new m/plain/new
 }
 
 t_open_tail_and_uncommitted_bytes_after_unmount() {

@@ -230,12 +230,9 @@ while os.waitpid(pid, os.WNOHANG) == (0, 0):
     got = slurp('m/a/s/kv')
     n += 1
     if got not in want:
-        fail('read %d: neither of the two' % n)
+        fail('read %d: neither of the two, %d bytes' % (n, len(got)))
+        os.waitpid(pid, 0)
         break
-else:
-    pid = 0
-if pid:
-    os.waitpid(pid, 0)
 true(n > 10, 'too few reads: %d' % n)
 E
 }

@@ -390,8 +390,6 @@ def make_namespace(path, gen=''):
     os.setxattr(path + '/A/sampler.json', 'user.crc', b'\x00\x01\xff')
     os.setxattr(path + '/A', 'user.kvc.priority', b'70')
     os.setxattr(path + '/g', 'user.kvc.priority', b'60')
-    if not os.path.islink(path + '/g/latest'):
-        os.symlink('README', path + '/g/latest')
 
 
 def check_namespace(path, gen='', xattrs=True, mtimes=True, index=True):
@@ -417,7 +415,6 @@ def check_namespace(path, gen='', xattrs=True, mtimes=True, index=True):
         eq(b'\x00\x01\xff', os.getxattr(path + '/A/sampler.json', 'user.crc'), 'A/sampler.json user.crc')
         eq('70', xattr(path + '/A', 'user.kvc.priority'), 'A priority')
         eq('60', xattr(path + '/g', 'user.kvc.priority'), 'g priority')
-    eq('README', os.readlink(path + '/g/latest') if os.path.islink(path + '/g/latest') else None, 'g/latest')
     true(b'block_bytes=' in slurp(path + '/.geometry'), path + ' is not a namespace')
 
 

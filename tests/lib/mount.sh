@@ -224,7 +224,7 @@ expect_fail() { # COMMAND...
 expect_errno() { # ERRNO COMMAND...
 	local want=$1 out
 	shift
-	if out=$("$@" 2>&1); then
+	if out=$("$@" 2>&1 >/dev/null); then
 		bad "'$*' succeeded, expected $want"
 	elif [[ $out != *"${KVC_ERRNO[$want]:?}"* ]]; then
 		bad "'$*': expected $want, got: $(echo "$out" | tail -3)"
