@@ -60,6 +60,7 @@ enum block_flags {
 	BLOCK_BAD = 1 << 8,	   /* its only copy failed its checksum or device: reads are -EIO */
 	BLOCK_LOSSY = 1 << 9,	   /* its bytes went through a lossy codec */
 	BLOCK_KV = 1 << 10,	   /* a sequence's, not a plain file's */
+	BLOCK_FLUSHING = 1 << 11,  /* its NVMe copy was there when the tick's flush began */
 };
 
 /** struct block - all fields protected by the pool's lock, but where said. 120 bytes. */

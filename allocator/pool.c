@@ -103,14 +103,13 @@ void block_release_ext(struct pool *pool, u32 id, enum block_tier tier)
 	if (b->ext[tier] == EXTENT_NONE)
 		return;
 	if (tier == IN_NVME && b->flags & BLOCK_RECORDED) {
-		record_removed(pool, id);
-		limbo_add(pool, b->ext[tier], block_stride(b));
+		limbo_add(pool, id, b->ext[tier], block_stride(b));
 		b->flags &= ~BLOCK_RECORDED;
 	} else {
 		extents_free(pool->room[tier], b->ext[tier], block_stride(b));
 	}
 	b->ext[tier] = EXTENT_NONE;
-	b->flags &= tier == IN_DRAM ? ~BLOCK_DRAM_VALID : ~BLOCK_NVME_VALID;
+	b->flags &= tier == IN_DRAM ? ~BLOCK_DRAM_VALID : ~(BLOCK_NVME_VALID | BLOCK_FLUSHING);
 	pool->copies_now[tier]--;
 	prefix_kids(pool, b, tier, -1);
 	if (tier == IN_DRAM)

@@ -112,7 +112,6 @@ void pool_destroy(struct pool *pool)
 	}
 	prefix_free(pool);
 	free(pool->chunks);
-	free(pool->removed);
 	free(pool->limbo);
 	free(pool->stale.v);
 	free(pool->hints);
@@ -250,7 +249,7 @@ void pool_drop_cached(struct pool *pool, u32 space, enum block_tier tier, u64 *b
 void pool_block_to_text(struct pool *pool, struct block_id id, struct textbuf *tb)
 {
 	static const char *const names[] = {"live", "sealed",	"indexed", "empty", "dram", "nvme",
-					    "recorded", "io", "bad", "lossy", "kv"};
+					    "recorded", "io", "bad", "lossy", "kv", "flushing"};
 	struct block *b;
 
 	lock_acquire(&pool->lock);

@@ -15,40 +15,44 @@
 #include "allocator/pool_format.h"
 #include "allocator/pool_types.h"
 
-#define SEQ_OPEN UINT64_MAX
-#define TICK_BATCH 4096	/* records in one transaction of the tick */
+#define RECORD_BATCH 1024	/* records in one transaction of our own */
+#define FREE_BATCH   4096	/* extents freed at once */
 
 /* ---- limbo ---- */
 
-/* Without memory to remember it the extent is leaked until the next mount: safe, and rare. */
-void limbo_add(struct pool *pool, u64 off, u32 bytes)
+/* A longer array, or the old one without what is done with. */
+static int limbo_grow(struct pool *pool)
 {
-	extents_set_owner(pool->room[IN_NVME], off, bytes, EXTENT_NO_OWNER);
-	if (pool->nr_limbo == pool->max_limbo) {
-		u32 max_nr = pool->max_limbo ? pool->max_limbo * 2 : 256;
-		struct limbo *limbo = reallocarray(pool->limbo, max_nr, sizeof(*limbo));
+	u32 max_nr = pool->max_limbo ? pool->max_limbo * 2 : 256;
+	struct limbo *limbo;
 
-		if (!limbo)
-			return;
-		pool->limbo = limbo;
-		pool->max_limbo = max_nr;
+	if (pool->limbo_head > pool->nr_limbo / 2) {
+		pool->nr_limbo -= pool->limbo_head;
+		pool->limbo_open -= pool->limbo_head;
+		memmove(pool->limbo, pool->limbo + pool->limbo_head,
+			pool->nr_limbo * sizeof(*pool->limbo));
+		pool->limbo_head = 0;
+		return 0;
 	}
-	pool->limbo[pool->nr_limbo++] = (struct limbo){.off = off, .bytes = bytes, .seq = SEQ_OPEN};
+	limbo = reallocarray(pool->limbo, max_nr, sizeof(*limbo));
+	if (!limbo)
+		return -ENOMEM;
+	pool->limbo = limbo;
+	pool->max_limbo = max_nr;
+	return 0;
 }
 
-int record_removed(struct pool *pool, u32 id)
+/*
+ * Without memory to remember it the record stays and the extent is leaked until the next mount, which
+ * finds both: safe, and rare.
+ */
+void limbo_add(struct pool *pool, u32 id, u64 off, u32 bytes)
 {
-	if (pool->nr_removed == pool->max_removed) {
-		u32 max_nr = pool->max_removed ? pool->max_removed * 2 : 256;
-		u32 *removed = reallocarray(pool->removed, max_nr, sizeof(*removed));
-
-		if (!removed)
-			return -ENOMEM;
-		pool->removed = removed;
-		pool->max_removed = max_nr;
-	}
-	pool->removed[pool->nr_removed++] = id;
-	return 0;
+	extents_set_owner(pool->room[IN_NVME], off, bytes, EXTENT_NO_OWNER);
+	pool->limbo_bytes_now += bytes;
+	if (pool->nr_limbo == pool->max_limbo && limbo_grow(pool))
+		return;
+	pool->limbo[pool->nr_limbo++] = (struct limbo){.off = off, .bytes = bytes, .id = id};
 }
 
 void block_stale(struct pool *pool, u32 id)
@@ -61,22 +65,30 @@ void block_stale(struct pool *pool, u32 id)
 void pool_meta_durable(void *arg, u64 seq)
 {
 	struct pool *pool = arg;
-	u32 kept = 0;
+	u32 nr = 0;
 
 	lock_acquire(&pool->lock);
-	for (u32 i = 0; i < pool->nr_limbo; i++) {
-		struct limbo *l = &pool->limbo[i];
+	while (pool->limbo_head < pool->limbo_open && pool->limbo[pool->limbo_head].seq <= seq) {
+		struct limbo *l = &pool->limbo[pool->limbo_head++];
 
-		if (l->seq <= seq)
-			extents_free(pool->room[IN_NVME], l->off, l->bytes);
-		else
-			pool->limbo[kept++] = *l;
+		extents_free(pool->room[IN_NVME], l->off, l->bytes);
+		pool->limbo_bytes_now -= l->bytes;
+		if (++nr % FREE_BATCH == 0)
+			pool_breathe(pool);
 	}
-	pool->nr_limbo = kept;
+	if (nr)
+		waitq_wake_all(&pool->room_freed);
 	lock_release(&pool->lock);
 }
 
 /* ---- submit ---- */
+
+/*
+ * Everything of the pool's own goes in transactions of its own, ahead of the caller's: the caller's
+ * stays as it is when it cannot be submitted, so that it can be tried again, whatever became of the
+ * blocks meanwhile. Removals go first: an id may have been used again, and the record of the block
+ * that has it now must be the last word.
+ */
 
 static void put_block_record(struct meta_txn *txn, u32 id, const struct block *b)
 {
@@ -101,71 +113,118 @@ static void put_block_record(struct meta_txn *txn, u32 id, const struct block *b
 		      b->ids, b->nr_ids * (u32)sizeof(u32));
 }
 
-static void put_root_records(struct pool *pool, struct meta_txn *txn)
+/* Submit and drop @txn. */
+static int submit_own(struct pool *pool, struct meta_txn *txn, u64 *seq)
 {
+	int err = meta_submit(pool->meta, txn, seq);
+
+	meta_txn_free(txn);
+	return err;
+}
+
+static int submit_removals(struct pool *pool)
+{
+	struct meta_txn txn = META_TXN_INIT;
+	int err = 0;
+
+	while (pool->limbo_open < pool->nr_limbo && !err) {
+		u32 to = min(pool->limbo_open + RECORD_BATCH, pool->nr_limbo);
+		u64 seq;
+
+		for (u32 i = pool->limbo_open; i < to; i++)
+			meta_txn_del(&txn, (struct meta_key){.id = pool->limbo[i].id,
+							     .type = META_BLOCK});
+		err = submit_own(pool, &txn, &seq);
+		for (; !err && pool->limbo_open < to; pool->limbo_open++)
+			pool->limbo[pool->limbo_open].seq = seq;
+	}
+	return err;
+}
+
+static int submit_roots(struct pool *pool)
+{
+	struct meta_txn txn = META_TXN_INIT;
+	int err;
+
 	if (!pool->nr_roots_unrecorded)
-		return;
+		return 0;
 	for (u32 r = 1; r < pool->nr_roots; r++) {
 		struct prefix_root *root = &pool->roots[r];
 		struct meta_key key = {.id = r, .type = META_ROOT};
 		struct root_record rec = {root->space, root->salt_bytes};
 
 		if (root->space && !root->recorded)
-			meta_txn_putv(txn, key, &rec, sizeof(rec), root->salt, root->salt_bytes);
+			meta_txn_putv(&txn, key, &rec, sizeof(rec), root->salt, root->salt_bytes);
 		else if (!root->space && root->recorded)
-			meta_txn_del(txn, key);
+			meta_txn_del(&txn, key);
 	}
-}
-
-/* Everything that was put into the transaction is on its way: remember that. */
-static void submitted(struct pool *pool, u64 seq)
-{
-	for (u32 i = 0; i < pool->nr_limbo; i++)
-		if (pool->limbo[i].seq == SEQ_OPEN)
-			pool->limbo[i].seq = seq;
-	pool->nr_removed = 0;
-	for (u32 r = 1; pool->nr_roots_unrecorded && r < pool->nr_roots; r++)
+	err = submit_own(pool, &txn, NULL);
+	if (err)
+		return err;
+	for (u32 r = 1; r < pool->nr_roots; r++)
 		pool->roots[r].recorded = pool->roots[r].space != 0;
 	pool->nr_roots_unrecorded = 0;
+	return 0;
 }
 
-static bool needs_record(const struct block *b)
+/* Records of up to RECORD_BATCH blocks, whose bytes are durable. */
+static int submit_records(struct pool *pool, const u32 *ids, unsigned int nr)
 {
-	return !(b->flags & BLOCK_RECORDED) && b->flags & BLOCK_NVME_VALID;
+	struct meta_txn txn = META_TXN_INIT;
+	int err = submit_removals(pool);
+
+	if (!err)
+		err = submit_roots(pool);
+	if (err)
+		return err;
+	for (unsigned int i = 0; i < nr; i++)
+		put_block_record(&txn, ids[i], pool_block(pool, ids[i]));
+	err = submit_own(pool, &txn, NULL);
+	for (unsigned int i = 0; !err && i < nr; i++)
+		pool_block(pool, ids[i])->flags |= BLOCK_RECORDED;
+	return err;
+}
+
+/* Records that the blocks of a table still lack. Lock held, dropped between batches. */
+static int submit_missing(struct pool *pool, const struct block_id *ids, unsigned int nr)
+{
+	u32 batch[RECORD_BATCH], n = 0;
+	int err = 0;
+
+	for (unsigned int i = 0; i < nr && !err; i++) {
+		struct block *b = BLOCK_IS_NONE(ids[i]) ? NULL : pool_block(pool, ids[i].v);
+
+		if (!b || b->flags & BLOCK_RECORDED)
+			continue;
+		if (!(b->flags & BLOCK_NVME_VALID))
+			return kvc_err(-EIO, block_unwritten);
+		batch[n++] = ids[i].v;
+		if (n < RECORD_BATCH)
+			continue;
+		err = submit_records(pool, batch, n);
+		n = 0;
+		pool_breathe(pool);
+	}
+	/* even without a block: removals and roots are due */
+	return err ? err : submit_records(pool, batch, n);
 }
 
 int submit_locked(struct pool *pool, const struct block_id *ids, unsigned int nr,
 		  struct meta_txn *txn, u64 *seq)
 {
-	struct meta_txn own = META_TXN_INIT;
-	u64 got = 0;
+	struct meta_txn none = META_TXN_INIT;
 	int err;
 
+	*seq = 0;
 	if (!pool->meta) {
 		if (txn)
 			meta_txn_free(txn);
-		pool->nr_removed = 0;
-		*seq = 0;
 		return 0;
 	}
-	if (!txn)
-		txn = &own;
-	put_root_records(pool, txn);
-	for (u32 i = 0; i < pool->nr_removed; i++)
-		meta_txn_del(txn, (struct meta_key){.id = pool->removed[i], .type = META_BLOCK});
-	for (unsigned int i = 0; i < nr; i++)
-		if (!BLOCK_IS_NONE(ids[i]) && needs_record(pool_block(pool, ids[i].v)))
-			put_block_record(txn, ids[i].v, pool_block(pool, ids[i].v));
-	err = meta_submit(pool->meta, txn, &got);
-	*seq = got;
-	if (!err) {
-		submitted(pool, got);
-		for (unsigned int i = 0; i < nr; i++)
-			if (!BLOCK_IS_NONE(ids[i]) && needs_record(pool_block(pool, ids[i].v)))
-				pool_block(pool, ids[i].v)->flags |= BLOCK_RECORDED;
-	}
-	meta_txn_free(&own);
-	return err;
+	if (txn && txn->err)
+		return txn->err;
+	err = submit_missing(pool, ids, nr);
+	return err ? err : meta_submit(pool->meta, txn ? txn : &none, seq);
 }
 
 int pool_submit(struct pool *pool, const struct block_id *ids, unsigned int nr,
@@ -187,6 +246,8 @@ int pool_commit(struct pool *pool, u64 seq)
 	return pool->meta && seq ? meta_commit(pool->meta, seq) : 0;
 }
 
+/* ---- the commit interval ---- */
+
 /* Still the block it was, and one that no table is going to record? */
 static bool stale_holds(struct pool *pool, const struct idgen *stale)
 {
@@ -196,42 +257,79 @@ static bool stale_holds(struct pool *pool, const struct idgen *stale)
 	       b->flags & (BLOCK_RECORDED | BLOCK_INDEXED);
 }
 
-/* Records of one batch of stale blocks. The caller's flush covers their bytes. Lock held. */
-static int submit_stale(struct pool *pool, const struct idvec *vec, u32 from, u32 to)
+/*
+ * Take the blocks that need a record and have bytes in NVMe now: the flush that follows covers these
+ * bytes. A block that is written only now comes back into the list when that is done.
+ */
+static struct idvec tick_take(struct pool *pool)
 {
-	struct meta_txn txn = META_TXN_INIT;
-	u64 seq;
-	int err;
+	struct idvec vec = pool->stale;
+	u32 nr = 0;
 
-	for (u32 i = from; i < to; i++)
-		if (stale_holds(pool, &vec->v[i]))
-			put_block_record(&txn, vec->v[i].id, pool_block(pool, vec->v[i].id));
-	err = submit_locked(pool, NULL, 0, &txn, &seq);
-	for (u32 i = from; !err && i < to; i++)
-		if (stale_holds(pool, &vec->v[i]))
-			pool_block(pool, vec->v[i].id)->flags |= BLOCK_RECORDED;
-	meta_txn_free(&txn);
+	pool->stale = (struct idvec){0};
+	for (u32 i = 0; i < vec.nr; i++) {
+		if (!stale_holds(pool, &vec.v[i]))
+			continue;
+		pool_block(pool, vec.v[i].id)->flags |= BLOCK_FLUSHING;
+		vec.v[nr++] = vec.v[i];
+	}
+	vec.nr = nr;
+	return vec;
+}
+
+/* Record what was taken; @from moves on by what was done. Lock held, dropped between batches. */
+static int tick_submit(struct pool *pool, const struct idvec *vec, u32 *from)
+{
+	u32 batch[RECORD_BATCH], n, i = 0;
+	int err = 0;
+
+	do {
+		for (n = 0, i = *from; i < vec->nr && n < RECORD_BATCH; i++)
+			if (stale_holds(pool, &vec->v[i]) &&
+			    pool_block(pool, vec->v[i].id)->flags & BLOCK_FLUSHING)
+				batch[n++] = vec->v[i].id;
+		err = submit_records(pool, batch, n);
+		if (!err)
+			*from = i;
+		pool_breathe(pool);
+	} while (!err && i < vec->nr);
 	return err;
+}
+
+/* Records that found no room now are tried again; a store that has stopped takes no more. */
+static void tick_give_back(struct pool *pool, const struct idvec *vec, u32 from, int err)
+{
+	if (err == -EIO)
+		return;
+	for (u32 i = from; i < vec->nr; i++)
+		if (stale_holds(pool, &vec->v[i]))
+			block_stale(pool, vec->v[i].id);
 }
 
 int pool_tick(struct pool *pool)
 {
 	struct idvec vec;
-	u64 seq;
-	int err;
+	u32 done = 0;
+	int err = 0;
 
 	if (!pool->meta)
 		return 0;
 	lock_acquire(&pool->lock);
-	vec = pool->stale;
-	pool->stale = (struct idvec){0};
-	lock_release(&pool->lock);
-	err = vec.nr ? pool_flush(pool) : 0;
-	lock_acquire(&pool->lock);
-	for (u32 i = 0; !err && i < vec.nr; i += TICK_BATCH)
-		err = submit_stale(pool, &vec, i, min(i + TICK_BATCH, vec.nr));
-	if (!err && (pool->nr_removed || pool->nr_roots_unrecorded))
-		err = submit_locked(pool, NULL, 0, NULL, &seq);
+	while (pool->ticking)
+		waitq_wait(&pool->flush_wait, &pool->lock);
+	pool->ticking = true;
+	vec = tick_take(pool);
+	if (vec.nr) {
+		lock_release(&pool->lock);
+		err = pool_flush(pool);
+		lock_acquire(&pool->lock);
+	}
+	if (!err)
+		err = tick_submit(pool, &vec, &done);
+	if (err)
+		tick_give_back(pool, &vec, done, err);
+	pool->ticking = false;
+	waitq_wake_all(&pool->flush_wait);
 	lock_release(&pool->lock);
 	free(vec.v);
 	return err;

@@ -37,12 +37,12 @@ struct prefix_root {
 	bool recorded;
 };
 
-/** struct limbo - an extent whose removal is submitted but not durable yet. */
+/** struct limbo - an extent whose block's record is to be removed, or is but not durably yet. */
 struct limbo {
 	u64 off;
 	u32 bytes;
-	u32 pad;
-	u64 seq;	/* UINT64_MAX: removal not submitted yet */
+	u32 id;		/* the block it was recorded for */
+	u64 seq;	/* of the removal; unset before limbo_open */
 };
 
 /** struct idvec - growing array of block ids with generations. */
@@ -82,10 +82,11 @@ struct pool {
 	u32 nr_roots, max_roots, nr_roots_unrecorded;
 
 	/* records */
-	u32 *removed;		/* ids whose records are to be removed with the next submit */
-	u32 nr_removed, max_removed;
-	struct limbo *limbo;
+	struct limbo *limbo;	/* in the order of their removals */
+	u32 limbo_head;		/* those before are done with */
+	u32 limbo_open;		/* from here on the removal is still to be submitted */
 	u32 nr_limbo, max_limbo;
+	bool ticking;		/* one pool_tick() at a time; others wait on flush_wait */
 	struct idvec stale;	/* blocks whose record is missing or out of date */
 
 	/* reclaim thread */
@@ -108,6 +109,7 @@ struct pool {
 	/* counters; gauges end in _now */
 	u64 named_bytes_now, cached_blocks_now, live_blocks_now, pinned_bytes_now;
 	u64 copies_now[NR_BLOCK_TIERS];
+	u64 limbo_bytes_now;	/* of the capacity tier */
 	u64 hit_tokens, lookup_tokens, stall_ns, reads_resident, reads_cold;
 	u64 evicted[NR_BLOCK_TIERS], demoted, promoted, moved, checksum_errors;
 };
@@ -125,6 +127,16 @@ static inline bool pool_volatile(const struct pool *pool)
 static inline u8 *block_addr(const struct pool *pool, const struct block *b)
 {
 	return pool->dram_base + b->ext[IN_DRAM];
+}
+
+/**
+ * pool_breathe() - in a long loop with the lock held: let others have it for a moment. What the loop
+ * knows of other blocks than those that it names is void afterwards.
+ */
+static inline void pool_breathe(struct pool *pool)
+{
+	lock_release(&pool->lock);
+	lock_acquire(&pool->lock);
 }
 
 /* ---- pool.c: descriptors and names; all with the lock held ---- */
@@ -195,9 +207,9 @@ void prefix_free(struct pool *pool);
 int __must_check root_set(struct pool *pool, u32 root, u32 space, const void *salt, u32 salt_bytes);
 
 /* ---- pool_meta.c ---- */
-void limbo_add(struct pool *pool, u64 off, u32 bytes);
-int record_removed(struct pool *pool, u32 id);
-/** submit_locked() - see pool_submit(). */
+/** limbo_add() - block @id's record is to be removed, then its extent freed. */
+void limbo_add(struct pool *pool, u32 id, u64 off, u32 bytes);
+/** submit_locked() - see pool_submit(). Lock held, dropped meanwhile. */
 int __must_check submit_locked(struct pool *pool, const struct block_id *ids, unsigned int nr,
 			       struct meta_txn *txn, u64 *seq);
 

@@ -137,7 +137,7 @@ void prefix_remove(struct pool *pool, u32 id)
 	b->ids = NULL;
 	b->nr_ids = 0;
 	pool->nr_indexed--;
-	if (b->flags & BLOCK_RECORDED)
+	if (b->flags & BLOCK_RECORDED && b->ref) /* else it goes, and its record with it */
 		block_stale(pool, id);
 }
 
@@ -394,8 +394,10 @@ int pool_root(struct pool *pool, u32 space, const void *salt, u32 salt_bytes, u3
 	if (r >= pool->nr_roots) {
 		r = unused ? unused : max(pool->nr_roots, 1u);
 		err = root_set(pool, r, space, salt, salt_bytes);
-		if (!err)
+		if (!err) {
+			pool->roots[r].recorded = false; /* what is on record is another one */
 			pool->nr_roots_unrecorded++;
+		}
 	}
 	*root = r;
 	lock_release(&pool->lock);

@@ -401,12 +401,14 @@ static bool drain_limbo(struct pool *pool)
 	u64 seq;
 	int err;
 
-	if (!pool->nr_limbo)
+	if (pool->limbo_head == pool->nr_limbo)
 		return false;
 	err = submit_locked(pool, NULL, 0, NULL, &seq);
 	lock_release(&pool->lock);
 	if (!err)
 		err = pool_commit(pool, seq);
+	if (!err)
+		pool_meta_durable(pool, seq); /* the store's own call may come only later */
 	lock_acquire(&pool->lock);
 	return !err;
 }

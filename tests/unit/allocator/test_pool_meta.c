@@ -3,11 +3,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "lib/test.h"
 #include "lib/pool_fixture.h"
+#include "lib/tier_flaky.h"
+#include "allocator/base/fault.h"
 #include "allocator/base/textbuf.h"
 #include "allocator/meta.h"
 
@@ -231,6 +234,192 @@ static void a_name_without_its_block_is_damage(void **state)
 	store_close(&st);
 }
 
+/* A sealed block indexed as the first of a chain of @root, written back; its name is dropped. */
+static struct block_id cache_block(struct store *st, u32 root, u32 seed)
+{
+	struct block_id id, found;
+	u32 ids[TOKENS];
+	struct prefix_key key = {root, TOKENS, ids, TOKENS};
+
+	for (u32 i = 0; i < TOKENS; i++)
+		ids[i] = seed;
+	assert_int_equal(pool_fixture_block(&st->fx, 65536, 3, seed, &id), 0);
+	assert_int_equal(pool_seal(st->fx.pool, &id, 1), 0);
+	assert_int_equal(prefix_insert(st->fx.pool, &key, BLOCK_NONE, id, &found), 0);
+	assert_int_equal(pool_writeback(st->fx.pool, &id, 1), 0);
+	pool_put(st->fx.pool, &id, 1);
+	return id;
+}
+
+static u32 cached(struct store *st, u32 root, u32 seed)
+{
+	u32 ids[TOKENS];
+	struct prefix_key key = {root, TOKENS, ids, TOKENS};
+
+	for (u32 i = 0; i < TOKENS; i++)
+		ids[i] = seed;
+	return prefix_match(st->fx.pool, &key, NULL, false);
+}
+
+static bool recorded(struct store *st, struct block_id id)
+{
+	struct textbuf tb = TEXTBUF_INIT;
+	bool is;
+
+	pool_block_to_text(st->fx.pool, id, &tb);
+	is = strstr(tb.text, " recorded") != NULL;
+	textbuf_free(&tb);
+	return is;
+}
+
+/* The removal of an id's old record and the record of the block that has the id now: one commit. */
+static void a_reused_id_keeps_its_new_record(void **state)
+{
+	struct block_id id, again;
+	struct store st;
+	u32 root;
+
+	store_open(&st);
+	assert_int_equal(pool_root(st.fx.pool, 3, "", 0, &root), 0);
+	assert_int_equal(pool_fixture_block(&st.fx, 65536, 0, 1, &id), 0);
+	set_name(&st, &id, 1);
+	set_name(&st, NULL, 0);
+	pool_put(st.fx.pool, &id, 1);
+	again = cache_block(&st, root, 5);
+	assert_int_equal(again.v, id.v);
+	assert_int_equal(pool_tick(st.fx.pool), 0);
+	store_reopen(&st);
+	assert_int_equal(cached(&st, root, 5), 1);
+	store_close(&st);
+}
+
+/* What a submit that failed had put into the caller's transaction may be wrong by the next try. */
+static void a_failed_submit_leaves_the_transaction(void **state)
+{
+	struct meta_txn txn = META_TXN_INIT;
+	struct block_id ids[40];
+	struct store st;
+	u64 seq;
+	size_t len;
+
+	store_open(&st);
+	for (u32 i = 0; i < 40; i++)
+		assert_int_equal(pool_fixture_block(&st.fx, 65536, 0, i, &ids[i]), 0);
+	assert_int_equal(pool_writeback(st.fx.pool, ids, 40), 0);
+	meta_txn_put(&txn, (struct meta_key){.id = 9, .type = META_NAME}, ids, 4);
+	len = txn.len;
+	fault_arm(FAULT_META, 1); /* memory for the transaction */
+	assert_int_equal(pool_submit(st.fx.pool, ids, 40, &txn, &seq), -ENOMEM);
+	fault_arm(FAULT_META, 0);
+	assert_int_equal(txn.len, len);
+	assert_int_equal(txn.nr_records, 1);
+	assert_int_equal(txn.err, 0);
+	assert_false(recorded(&st, ids[0]));
+	assert_int_equal(pool_submit(st.fx.pool, ids, 40, &txn, &seq), 0);
+	assert_true(recorded(&st, ids[39]));
+	meta_txn_free(&txn);
+	store_close(&st);
+}
+
+static void a_root_in_a_reused_place_is_recorded(void **state)
+{
+	struct store st;
+	u32 root, other;
+
+	store_open(&st);
+	assert_int_equal(pool_root(st.fx.pool, 3, "a", 1, &root), 0);
+	assert_int_equal(pool_tick(st.fx.pool), 0);
+	prefix_drop_space(st.fx.pool, 3);
+	assert_int_equal(pool_root(st.fx.pool, 3, "b", 1, &other), 0);
+	cache_block(&st, other, 5);
+	assert_int_equal(pool_tick(st.fx.pool), 0);
+	store_reopen(&st);
+	assert_int_equal(pool_root(st.fx.pool, 3, "b", 1, &root), 0);
+	assert_int_equal(root, other);
+	assert_int_equal(cached(&st, root, 5), 1);
+	store_close(&st);
+}
+
+static void *tick(void *arg)
+{
+	struct store *st = arg;
+
+	return (void *)(intptr_t)pool_tick(st->fx.pool);
+}
+
+/* A flush covers what was written before it began; what comes meanwhile waits for the next. */
+static void bytes_are_flushed_before_their_record(void **state)
+{
+	struct block_id first, second, found;
+	u32 root, ids[TOKENS] = {0};
+	struct prefix_key key = {0, TOKENS, ids, TOKENS};
+	pthread_t thread;
+	struct store st;
+	void *err;
+
+	store_open(&st);
+	assert_int_equal(pool_root(st.fx.pool, 3, "", 0, &root), 0);
+	key.root = root;
+	first = cache_block(&st, root, 5);
+	/* indexed before the tick begins, written while its flush is on its way */
+	assert_int_equal(pool_fixture_block(&st.fx, 65536, 3, 6, &second), 0);
+	assert_int_equal(pool_seal(st.fx.pool, &second, 1), 0);
+	assert_int_equal(prefix_insert(st.fx.pool, &key, BLOCK_NONE, second, &found), 0);
+	tier_flaky_hold(st.fx.flaky, TIER_FLUSH, true);
+	assert_int_equal(pthread_create(&thread, NULL, tick, &st), 0);
+	tier_flaky_wait_held(st.fx.flaky, 1);
+	assert_int_equal(pool_writeback(st.fx.pool, &second, 1), 0);
+	tier_flaky_hold(st.fx.flaky, TIER_FLUSH, false);
+	tier_flaky_release(st.fx.flaky, 1);
+	pthread_join(thread, &err);
+	assert_null(err);
+	assert_true(recorded(&st, first));
+	assert_false(recorded(&st, second));
+	assert_int_equal(pool_tick(st.fx.pool), 0);
+	assert_true(recorded(&st, second));
+	pool_put(st.fx.pool, &second, 1);
+	store_close(&st);
+}
+
+/* A commit interval that could not be recorded is recorded by a later one. */
+static void a_failed_tick_is_made_up_for(void **state)
+{
+	struct block_id id;
+	struct store st;
+	u32 root;
+
+	store_open(&st);
+	assert_int_equal(pool_root(st.fx.pool, 3, "", 0, &root), 0);
+	id = cache_block(&st, root, 5);
+	fault_arm(FAULT_META, 1);
+	assert_int_equal(pool_tick(st.fx.pool), -ENOMEM);
+	fault_arm(FAULT_META, 0);
+	assert_int_equal(pool_tick(st.fx.pool), 0);
+	assert_true(recorded(&st, id));
+	store_reopen(&st);
+	assert_int_equal(cached(&st, root, 5), 1);
+	store_close(&st);
+}
+
+/* A name must not become durable before its block: not even one that was never written. */
+static void a_block_without_bytes_is_not_submitted(void **state)
+{
+	struct pool_want want = {.bytes = 65536, .near = BLOCK_NONE};
+	struct meta_txn txn = META_TXN_INIT;
+	struct block_id id;
+	struct store st;
+	u64 seq;
+
+	store_open(&st);
+	assert_int_equal(pool_alloc(st.fx.pool, &want, 1, &id), 0);
+	meta_txn_put(&txn, (struct meta_key){.id = 1, .type = META_NAME}, &id, sizeof(id));
+	assert_int_equal(pool_submit(st.fx.pool, &id, 1, &txn, &seq), -EIO);
+	meta_txn_free(&txn);
+	store_reopen(&st);
+	assert_int_equal(st.nr_named, 0);
+	store_close(&st);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -238,6 +427,12 @@ int main(void)
 		cmocka_unit_test(extents_wait_for_the_removal),
 		cmocka_unit_test(cached_chains_come_back),
 		cmocka_unit_test(a_name_without_its_block_is_damage),
+		cmocka_unit_test(a_reused_id_keeps_its_new_record),
+		cmocka_unit_test(a_failed_submit_leaves_the_transaction),
+		cmocka_unit_test(a_root_in_a_reused_place_is_recorded),
+		cmocka_unit_test(bytes_are_flushed_before_their_record),
+		cmocka_unit_test(a_failed_tick_is_made_up_for),
+		cmocka_unit_test(a_block_without_bytes_is_not_submitted),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
