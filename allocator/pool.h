@@ -166,6 +166,8 @@ int __must_check pool_submit(struct pool *pool, const struct block_id *ids, unsi
 int __must_check pool_commit(struct pool *pool, u64 seq);
 /** pool_tick() - commit interval: record cached blocks that were written back, removals. May block. */
 int pool_tick(struct pool *pool);
+/** pool_save_cached() - before a clean end: write back cached blocks that DRAM alone has. May block. */
+int __must_check pool_save_cached(struct pool *pool);
 /** pool_meta_durable() - the metadata store's durable callback: frees what waited for @seq. */
 void pool_meta_durable(void *pool, u64 seq);
 

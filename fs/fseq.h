@@ -42,6 +42,7 @@ struct fseq {
 	u64 id;			/* set once */
 	u32 ref;		/* inodes, its directory, operations under way */
 	bool dirty_on, live_on;	/* on fs->dirty_seqs, on fs->seqs */
+	bool loaded;		/* at mount: records of it were seen */
 	u32 dirty_tick;
 	struct inode *dir, *kv, *ids;	/* who names it now; not counted */
 	struct burial *buried;	/* owned */

@@ -492,8 +492,10 @@ static int load_table(struct loader *l, const struct kept *k)
 	if (k->id >= SEQ_ID_FIRST) {
 		l->fs->next_seq_id = max(l->fs->next_seq_id, k->id + 1);
 		fseq = seq_by_id(l, k->id);
-		if (fseq)
+		if (fseq) {
+			fseq->loaded = true;
 			return seq_load(fseq->seq, type, sub, value, k->bytes);
+		}
 	} else {
 		inode = inode_find(l->fs, k->id);
 		if (inode && inode_has_body(inode) && type == META_TAB_CHUNK)
@@ -520,6 +522,7 @@ static int load_tables(struct loader *l)
 	return err;
 }
 
+/* A sequence without records is one that nothing was written to. */
 static int finish_sequences(struct loader *l)
 {
 	struct fseq *last = NULL;
@@ -528,7 +531,7 @@ static int finish_sequences(struct loader *l)
 	for (size_t i = 0; i < l->seqs.nr && !err; i++) {
 		struct fseq *fseq = l->seqs.items[i].inode->fseq;
 
-		if (fseq != last)
+		if (fseq != last && fseq->loaded)
 			err = seq_load_finish(fseq->seq, &l->why);
 		if (err == -EUCLEAN && !l->why.len)
 			err = bad_inode(l, l->seqs.items[i].inode->ino, "malformed sequence");

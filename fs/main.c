@@ -9,7 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "allocator/base/log.h"
@@ -155,8 +155,10 @@ static void block_signals(void)
 /* What is dirty must be durable before the store closes. */
 static int flush_all(struct daemon *d)
 {
-	int err = persist_tick(&d->fs, true);
+	int err = persist_tick(&d->fs);
 
+	if (!err)
+		err = pool_save_cached(d->store->pool);
 	if (!err)
 		err = pool_tick(d->store->pool);
 	if (!err)
@@ -233,9 +235,16 @@ static void version_text(struct textbuf *tb)
 static int absolute(char **path)
 {
 	char *real = realpath(*path, NULL);
+	struct stat st;
 
-	if (!real) {
+	if (!real || stat(real, &st)) {
 		fprintf(stderr, "kvcachefs: %s: %s\n", *path, strerror(errno));
+		free(real);
+		return 1;
+	}
+	if (!S_ISDIR(st.st_mode)) {
+		fprintf(stderr, "kvcachefs: %s: %s\n", *path, strerror(ENOTDIR));
+		free(real);
 		return 1;
 	}
 	free(*path);

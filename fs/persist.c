@@ -107,7 +107,7 @@ int inode_dirty_body(struct fs *fs, struct inode *inode)
 
 void inode_dirty_atime(struct fs *fs, struct inode *inode)
 {
-	if (fs->meta && inode->links)
+	if (fs->meta && (inode->links || inode == fs->root))
 		enlist(fs, inode, INODE_ATIME);
 }
 

@@ -38,8 +38,8 @@ int __must_check persist_body(struct fs *fs, struct inode *inode, u64 *seq);
 /** persist_fseq() - gate of one of its inodes taken, lock not held. May block. */
 int __must_check persist_fseq(struct fs *fs, struct fseq *fseq, u64 *seq);
 
-/** persist_tick() - write what was dirty before the last tick. @all: everything. May block. */
-int persist_tick(struct fs *fs, bool all);
+/** persist_tick() - write what is dirty when it is called, make all records durable. May block. */
+int persist_tick(struct fs *fs);
 /** persist_make_room() - what retired blocks hold is free afterwards; called after -ENOSPC. */
 void persist_make_room(struct fs *fs);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every commit interval: bodies and sequences that were dirty before the last tick are written back
- * and their records submitted, and all that was submitted becomes durable. Files being rewritten
+ * Every commit interval: bodies and sequences that are dirty are written back and their records
+ * submitted, and all that was submitted becomes durable. Files being rewritten
  * after O_TRUNC wait for their close, so that a crash finds the old bytes or the new ones. A write
  * back that fails is remembered in the inode (late_err) and told by its next fsync or close.
  */
@@ -114,15 +114,14 @@ static bool tick_fseq(struct fs *fs, u32 before)
 	return true;
 }
 
-int persist_tick(struct fs *fs, bool all)
+int persist_tick(struct fs *fs)
 {
 	u32 before;
 	u64 seq;
 	int err;
 
 	fs_lock(fs);
-	before = all ? fs->tick + 1 : fs->tick;
-	fs->tick++;
+	before = ++fs->tick;
 	while (tick_inode(fs, before))
 		fs_unlock(fs), fs_lock(fs);
 	while (tick_fseq(fs, before))
@@ -135,7 +134,7 @@ int persist_tick(struct fs *fs, bool all)
 
 void persist_make_room(struct fs *fs)
 {
-	int err = persist_tick(fs, true);
+	int err = persist_tick(fs);
 
 	if (!err)
 		err = pool_tick(fs->pool);
@@ -200,7 +199,7 @@ static void *ticker_main(void *arg)
 	int last = 0;
 
 	while (ticker_wait(t)) {
-		int err = persist_tick(t->fs, false);
+		int err = persist_tick(t->fs);
 
 		if (!err)
 			err = pool_tick(t->fs->pool);
