@@ -141,7 +141,7 @@ E
 			if out=$(timeout 60 "$KVCACHEFS" -o dram=64M "$STORE" "$MNT" 2>&1); then
 				# allowed only if nothing is lost: the damage was in spare or repeated bytes
 				KVC_NOTE="mounted with $f damaged at $off" kcheck check m/a/s Y:100
-				expect_eq 300 "$(cat m/f* 2>/dev/null | wc -c | awk '{ print ($1 == 790) ? 300 : $1 }')" "files, with $f damaged at $off"
+				expect_eq 300 "$(cat m/f[0-9]* 2>/dev/null | wc -c | awk '{ print ($1 == 790) ? 300 : $1 }')" "files, with $f damaged at $off"
 				umount m
 				kvc_wait_for 30 eval '! pgrep -f "$STORE $MNT" >/dev/null'
 				[[ $f != *superblock* ]] || [ $off = cut ] || bad "a damaged superblock was accepted (byte $off)"

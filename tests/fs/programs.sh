@@ -5,7 +5,7 @@
 . "$(dirname "$0")/../lib/mount.sh"
 
 KVC_FRESH=0
-[ "${KVC_TEST_SOURCE:-}" = store ] || KVC_MOUNT_ARGS=(-o dram=512M)
+[ "${KVC_TEST_SOURCE:-}" = store ] || KVC_MOUNT_ARGS=(-o dram=768M)
 
 t_cp_a_of_a_tree_diff_and_tar() {
 	local src=/usr/include
