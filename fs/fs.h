@@ -51,8 +51,7 @@ struct fs {
 	struct list_head dead_seqs;
 	struct body *dead_bodies;
 
-	u64 nr_requests;	/* counters, for .kvc/stat */
-	atomic_uint_fast64_t read_bytes, write_bytes;
+	atomic_uint_fast64_t read_bytes, write_bytes;	/* of blocks, by way of the mount */
 };
 
 /** fs_init() - an empty filesystem with a root directory, in memory only. */

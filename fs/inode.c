@@ -101,6 +101,8 @@ void inode_drop_if_unused(struct fs *fs, struct inode *inode)
 	if (inode->nlink || inode->links || inode->nr_open || inode->gate_shared ||
 	    inode->gate_alone)
 		return;
+	if (inode->flags & INODE_REPLACED && inode->nlookup)
+		return;
 	drop_content(fs, inode);
 	if (!inode->nlookup && !inode->gate_waiting)
 		inode_free(fs, inode);

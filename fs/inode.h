@@ -14,7 +14,9 @@
  *    (gates_take()), so that no two can wait for each other. stat and lookup take none.
  *
  * An inode is freed when it has no name, the kernel has forgotten it, nothing is open and no gate is
- * taken or waited for. Its bytes go earlier: when it has no name and nothing is open.
+ * taken or waited for. Its bytes go earlier: when it has no name and nothing is open. Only a file that
+ * another replaced keeps them until the kernel forgets it, since an open may be under way, and opens
+ * find the old file or the new one.
  */
 #ifndef KVC_FS_INODE_H
 #define KVC_FS_INODE_H
@@ -49,6 +51,7 @@ enum inode_flags {
 	INODE_STALE_PAGES = 1 << 3, /* bytes changed behind the page cache: next open drops it */
 	INODE_TRUNCATED = 1 << 4,   /* rewritten after O_TRUNC: no record before close or fsync */
 	INODE_GEO_WRITTEN = 1 << 5, /* .geometry written to since it was judged */
+	INODE_REPLACED = 1 << 6,    /* lost its name to another: opens under way still get its bytes */
 };
 
 /** struct saved_body - what the last submitted record says about a body that has changed since. */
@@ -122,12 +125,13 @@ static inline bool inode_has_seq(const struct inode *inode)
 }
 
 /**
- * inode_is_gone() - a file replaced or unlinked between the kernel's lookup and what it asks now; its
+ * inode_is_gone() - a file unlinked between the kernel's lookup and what it asks now; its
  * bytes may be gone too. -ESTALE makes the kernel look the name up again.
  */
 static inline bool inode_is_gone(const struct inode *inode)
 {
-	return !inode->links && !inode->nr_open && !inode_is_dir(inode);
+	return !inode->links && !inode->nr_open && !inode_is_dir(inode) &&
+	       !(inode->flags & INODE_REPLACED);
 }
 
 /** inode_new() - a nameless inode of @kind with the next number. Caller holds the lock. */

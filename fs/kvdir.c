@@ -319,12 +319,6 @@ static int join_ids(struct fs *fs, struct inode *inode, struct inode *dir)
 	return err;
 }
 
-/* What is replaced keeps its content for who has it open; its records go with the new name's. */
-static int replace(struct fs *fs, struct dentry *over, bool keep)
-{
-	return part(fs, over->inode, keep);
-}
-
 static int kv_join(struct fs *fs, struct inode *inode, const struct kv_rename *r)
 {
 	if (!name_is_sequence(r->to_dir, r->to_name)) {
@@ -349,7 +343,7 @@ int kvdir_rename(struct fs *fs, const struct kv_rename *r)
 	if (err)
 		return err;
 	if (over)
-		err = replace(fs, r->over, over->nr_open > 0);
+		err = part(fs, over, true);
 	if (!err)
 		err = kv_join(fs, inode, r);
 	if (err)
@@ -358,6 +352,7 @@ int kvdir_rename(struct fs *fs, const struct kv_rename *r)
 	fseq = fseq_get(inode->fseq);
 	if (over) {
 		tree_del(fs, r->over);
+		over->flags |= INODE_REPLACED;
 		bury(fs, fseq, over, over->fseq);
 	}
 	dentry = tree_move(fs, dentry, r->to_dir, r->to_name);

@@ -268,16 +268,52 @@ static int state_get(struct target *t, struct textbuf *tb)
 	return 0;
 }
 
+#define PIN_MAX_PCT 80	/* of DRAM may be pinned by name */
+
+static u64 pin_bytes(struct fseq *fseq)
+{
+	struct sequence *seq = fseq->seq;
+	u64 bytes;
+
+	lock_acquire(&seq->tab.lock);
+	bytes = (u64)seq->tab.nr_blocks * fseq->ns->geo.block_stride;
+	lock_release(&seq->tab.lock);
+	return bytes;
+}
+
+/* -EAGAIN when @fseq pinned as well would be more than the budget. */
+static int pin_fits(struct fs *fs, struct fseq *fseq)
+{
+	struct pool_stats stats;
+	struct fseq *other;
+	u64 bytes = pin_bytes(fseq);
+
+	pool_get_stats(fs->pool, &stats);
+	fs_lock(fs);
+	list_for_each_entry(other, &fs->seqs, live)
+		if (other != fseq && other->seq->pinned)
+			bytes += pin_bytes(other);
+	fs_unlock(fs);
+	return bytes > stats.tier[IN_DRAM].size / 100 * PIN_MAX_PCT ?
+		       kvc_err(-EAGAIN, fs_pin_budget) : 0;
+}
+
 static int pin_set(struct target *t)
 {
+	bool dram = !strcmp(t->text, "dram");
+	int err;
+
 	if (!is_sequence_dir(t))
 		return -EINVAL;
 	if (!strcmp(t->text, "hbm"))
 		return refuse_later("user.kvc.pin=hbm");
-	if (strcmp(t->text, "none") && strcmp(t->text, "dram"))
+	if (strcmp(t->text, "none") && !dram)
 		return -EINVAL;
-	seq_set_pinned(t->fseq->seq, *t->text == 'd');
-	if (*t->text == 'd')
+	err = dram ? pin_fits(t->fs, t->fseq) : 0;
+	if (err)
+		return err;
+	seq_set_pinned(t->fseq->seq, dram);
+	if (dram)
 		seq_prefetch(t->fseq->seq);
 	fs_lock(t->fs);
 	fseq_mark_dirty(t->fs, t->fseq);

@@ -240,7 +240,7 @@ static int truncate_fseq(struct fs *fs, struct inode *inode, u64 size)
 	struct fseq *fseq = inode->fseq;
 	struct inode *other = inode->kind == KIND_KV ? fseq->ids : fseq->kv;
 	u64 kv_size = seq_size(fseq->seq);
-	u32 nr_ids = fseq_nr_ids(fseq);
+	u32 nr_ids = fseq_nr_ids(fseq), T = fseq_T(fseq);
 	bool cut;
 	int err;
 
@@ -250,7 +250,10 @@ static int truncate_fseq(struct fs *fs, struct inode *inode, u64 size)
 		err = seq_truncate_ids(fseq->seq, size);
 	if (err)
 		return err;
-	cut = inode->kind == KIND_KV ? fseq_nr_ids(fseq) < nr_ids : seq_size(fseq->seq) < kv_size;
+	if (inode->kind == KIND_KV)
+		cut = fseq_nr_ids(fseq) < nr_ids;
+	else
+		cut = seq_size(fseq->seq) < kv_size || fseq_T(fseq) < T;
 	fseq_changed(fs, inode);
 	fs_lock(fs);
 	if (other && cut)

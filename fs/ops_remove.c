@@ -287,6 +287,8 @@ static int move_plain(struct fs *fs, struct rename *r)
 	if (!tree_move(fs, r->from, r->newdir, r->newname))
 		return -ENOMEM;
 	if (over && !inode_is_dir(over)) {
+		if (!over->links)
+			over->flags |= INODE_REPLACED;
 		inode_touch_ctime(over);
 		inode_drop_if_unused(fs, over);
 	}

@@ -35,20 +35,23 @@ static bool reply_resident(fuse_req_t req, struct blktab *tab, size_t len, u64 o
 
 static void reply_read(fuse_req_t req, void *buf, ssize_t got)
 {
-	struct fs *fs = fs_of(req);
-
-	if (got < 0) {
+	if (got < 0)
 		fuse_reply_err(req, (int)-got);
-	} else {
-		atomic_fetch_add(&fs->read_bytes, (u64)got);
+	else
 		fuse_reply_buf(req, buf, (size_t)got);
-	}
 	free(buf);
+}
+
+static void count_read(fuse_req_t req, ssize_t got)
+{
+	if (got > 0)
+		atomic_fetch_add(&fs_of(req)->read_bytes, (u64)got);
 }
 
 void reply_body(fuse_req_t req, struct inode *inode, size_t len, u64 off)
 {
 	struct body *body = inode->body;
+	ssize_t got;
 	void *buf;
 
 	if (!body || off >= body->size) {
@@ -59,7 +62,10 @@ void reply_body(fuse_req_t req, struct inode *inode, size_t len, u64 off)
 	if (body->pf.tab && reply_resident(req, body->pf.tab, len, off))
 		return;
 	buf = malloc(len);
-	reply_read(req, buf, buf ? plain_read(&body->pf, buf, len, off) : -ENOMEM);
+	got = buf ? plain_read(&body->pf, buf, len, off) : -ENOMEM;
+	if (body->pf.tab)
+		count_read(req, got);
+	reply_read(req, buf, got);
 }
 
 static void reply_ids(fuse_req_t req, struct sequence *seq, size_t len, u64 off)
@@ -72,6 +78,7 @@ static void reply_ids(fuse_req_t req, struct sequence *seq, size_t len, u64 off)
 void reply_fseq(fuse_req_t req, struct inode *inode, size_t len, u64 off)
 {
 	struct sequence *seq = inode->fseq ? inode->fseq->seq : NULL;
+	ssize_t got;
 	void *buf;
 	u64 size;
 
@@ -92,5 +99,7 @@ void reply_fseq(fuse_req_t req, struct inode *inode, size_t len, u64 off)
 	if (reply_resident(req, &seq->tab, len, off))
 		return;
 	buf = malloc(len);
-	reply_read(req, buf, buf ? seq_read(seq, buf, len, off) : -ENOMEM);
+	got = buf ? seq_read(seq, buf, len, off) : -ENOMEM;
+	count_read(req, got);
+	reply_read(req, buf, got);
 }
