@@ -132,12 +132,13 @@ int seq_write_ids(struct sequence *seq, const void *buf, size_t len, u64 off)
 
 	if (!len)
 		return 0;
-	if (__builtin_add_overflow(off, len, &end) || end > (u64)SEQ_MAX_IDS * sizeof(u32))
-		return -EFBIG;
 	blktab_begin(&seq->tab);
 	if (off > (u64)seq->nr_ids * sizeof(u32) &&
 	    off != (u64)seq->nr_ids * sizeof(u32) + seq->nr_part)
 		err = kvc_err(-EINVAL, seq_ids_behind_end);
+	else if (__builtin_add_overflow(off, len, &end) ||
+		 end > (u64)SEQ_MAX_IDS * sizeof(u32))
+		err = -EFBIG;
 	else if (!off && seq->loose)
 		err = write_over_loose(seq, buf, len);
 	else
