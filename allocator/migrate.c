@@ -44,7 +44,8 @@ static void move_done(struct tier_io *io, int err)
 	lock_release(&batch->lock);
 }
 
-static int batch_init(struct move_batch *batch, const u32 *ids, unsigned int nr)
+static int batch_init(struct pool *pool, struct move_batch *batch, const u32 *ids,
+		      unsigned int nr)
 {
 	*batch = (struct move_batch){
 		.moves = calloc(nr, sizeof(*batch->moves)),
@@ -59,7 +60,11 @@ static int batch_init(struct move_batch *batch, const u32 *ids, unsigned int nr)
 	lock_init(&batch->lock, LOCK_LEAF);
 	waitq_init(&batch->wait);
 	for (unsigned int i = 0; i < nr; i++) {
+		const struct block *b = pool_block(pool, ids[i]);
+
 		batch->moves[i].id = ids[i];
+		batch->moves[i].sealed = b->flags & BLOCK_SEALED;
+		batch->moves[i].named = b->ref;
 		batch->moves[i].batch = batch;
 	}
 	return 0;
@@ -121,8 +126,8 @@ static void check_out(struct pool *pool, struct move *m)
 	struct block *b = pool_block(pool, m->id);
 
 	m->csum = hash_bytes(block_addr(pool, b), block_stride(b));
-	if (b->flags & BLOCK_SEALED && m->csum != b->csum) {
-		m->err = kvc_err(-EIO, dram_corrupt);
+	if (m->sealed && m->csum != b->csum) {
+		m->err = kvc_err(-EBADMSG, dram_corrupt);
 		log_error("block %u changed in memory after it was sealed: not written", m->id);
 	}
 }
@@ -147,7 +152,7 @@ static void send_out(struct pool *pool, struct move_batch *batch)
 /* Start writing @nr blocks. Lock held, dropped meanwhile. On error their I/O has ended. */
 static int out_begin(struct pool *pool, struct move_batch *batch, const u32 *ids, unsigned int nr)
 {
-	int err = batch_init(batch, ids, nr);
+	int err = batch_init(pool, batch, ids, nr);
 
 	if (err) {
 		for (unsigned int i = 0; i < nr; i++)
@@ -160,6 +165,17 @@ static int out_begin(struct pool *pool, struct move_batch *batch, const u32 *ids
 	return 0;
 }
 
+/* Its only copy is not what it should be: no data from now on. */
+static void damaged(struct pool *pool, u32 id)
+{
+	struct block *b = pool_block(pool, id);
+
+	pool->checksum_errors++;
+	prefix_remove(pool, id);
+	if (b->ref)
+		b->flags |= BLOCK_BAD;
+}
+
 static void finish_out(struct pool *pool, struct move *m)
 {
 	struct block *b = pool_block(pool, m->id);
@@ -170,6 +186,10 @@ static void finish_out(struct pool *pool, struct move *m)
 		/* A cached block's copy is of use after a restart only with a record. */
 		if (b->flags & BLOCK_INDEXED && !(b->flags & BLOCK_RECORDED))
 			block_stale(pool, m->id);
+	} else if (m->err == -EBADMSG) {
+		damaged(pool, m->id);
+		if (!b->pin) /* else reclaim does, when those who read it let go */
+			block_release_ext(pool, m->id, IN_DRAM);
 	}
 	block_io_end(pool, m->id);
 }
@@ -184,7 +204,7 @@ static int out_end(struct pool *pool, struct move_batch *batch)
 	lock_acquire(&pool->lock);
 	for (unsigned int i = 0; i < batch->nr; i++) {
 		if (batch->moves[i].err && !err)
-			err = batch->moves[i].err;
+			err = batch->moves[i].err == -EBADMSG ? -EIO : batch->moves[i].err;
 		finish_out(pool, &batch->moves[i]);
 	}
 	batch_free(batch);
@@ -219,8 +239,8 @@ static void check_in(struct pool *pool, struct move *m)
 		m->err = kvc_err(-EBADMSG, nvme_corrupt);
 		log_error("block %u: checksum mismatch at nvme offset %llu, %u bytes: %s", m->id,
 			  (unsigned long long)b->ext[IN_NVME], b->bytes,
-			  b->ref ? "reads of the file that names it fail with EIO"
-				 : "dropped from the cache");
+			  m->named ? "reads of the file that names it fail with EIO"
+				   : "dropped from the cache");
 	}
 }
 
@@ -233,12 +253,8 @@ static void finish_in(struct pool *pool, struct move *m)
 		b->last_use = ++pool->clock; /* wanted soon: not the coldest any more */
 		pool->promoted++;
 	} else {
-		if (m->err == -EBADMSG) {
-			pool->checksum_errors++;
-			prefix_remove(pool, m->id);
-			if (b->ref)
-				b->flags |= BLOCK_BAD;
-		}
+		if (m->err == -EBADMSG)
+			damaged(pool, m->id);
 		block_release_ext(pool, m->id, IN_DRAM);
 	}
 	block_io_end(pool, m->id);
@@ -248,7 +264,7 @@ void migrate_in(struct pool *pool, const u32 *ids, unsigned int nr)
 {
 	struct move_batch batch;
 
-	if (batch_init(&batch, ids, nr)) {
+	if (batch_init(pool, &batch, ids, nr)) {
 		for (unsigned int i = 0; i < nr; i++) {
 			block_release_ext(pool, ids[i], IN_DRAM);
 			block_io_end(pool, ids[i]);
@@ -289,6 +305,7 @@ struct collect {
 	const struct block_id *ids;
 	unsigned int nr, next;	/* ids[next] is looked at next */
 	unsigned int busy;	/* first one that somebody moves just now, nr: none */
+	bool bad;		/* met one that has no good copy */
 };
 
 /* The next batch of what still has to be written. */
@@ -306,6 +323,8 @@ static unsigned int collect_out(struct pool *pool, struct collect *c, u32 *batch
 		b = pool_block(pool, id);
 		if (b->flags & BLOCK_IO) {
 			c->busy = min(c->busy, c->next);
+		} else if ((b->flags & (BLOCK_BAD | BLOCK_NVME_VALID)) == BLOCK_BAD) {
+			c->bad = true;
 		} else if (b->flags & BLOCK_DRAM_VALID && !(b->flags & BLOCK_NVME_VALID)) {
 			block_io_begin(pool, id);
 			batch[n++] = id;
@@ -340,6 +359,17 @@ static int write_pass(struct pool *pool, struct collect *c)
 	return err;
 }
 
+/* Blocks that nobody wrote to get their zeros. Lock held, dropped meanwhile. */
+static int fill_empty(struct pool *pool, const struct block_id *ids, unsigned int nr)
+{
+	int err = 0;
+
+	for (unsigned int i = 0; i < nr && !err; i++)
+		if (!BLOCK_IS_NONE(ids[i]) && pool_block(pool, ids[i].v)->flags & BLOCK_EMPTY)
+			err = block_materialise(pool, ids[i].v);
+	return err;
+}
+
 int pool_writeback(struct pool *pool, const struct block_id *ids, unsigned int nr)
 {
 	struct collect c = {.ids = ids, .nr = nr, .busy = nr};
@@ -349,7 +379,9 @@ int pool_writeback(struct pool *pool, const struct block_id *ids, unsigned int n
 		return 0;
 	lock_assert_none();
 	lock_acquire(&pool->lock);
-	err = write_pass(pool, &c);
+	err = fill_empty(pool, ids, nr);
+	if (!err)
+		err = write_pass(pool, &c);
 	while (!err && c.busy < nr) {
 		block_wait_io(pool, ids[c.busy].v);
 		c.next = c.busy;
@@ -357,7 +389,7 @@ int pool_writeback(struct pool *pool, const struct block_id *ids, unsigned int n
 		err = write_pass(pool, &c);
 	}
 	lock_release(&pool->lock);
-	return err;
+	return !err && c.bad ? kvc_err(-EIO, block_bad_writeback) : err;
 }
 
 int pool_demote(struct pool *pool, const struct block_id *ids, unsigned int nr)
@@ -437,7 +469,7 @@ void pool_fetch(struct pool *pool, const struct block_id *ids, unsigned int nr)
 		if (BLOCK_IS_NONE(ids[i]) || !loadable(pool_block(pool, ids[i].v)))
 			continue;
 		block_io_begin(pool, ids[i].v);
-		if (dram_room_nowait(pool, ids[i].v, EXTENT_NONE)) {
+		if (dram_room_easy(pool, ids[i].v)) {
 			block_io_end(pool, ids[i].v);
 			break;
 		}
@@ -493,7 +525,7 @@ static unsigned int collect_in(struct pool *pool, u32 *batch)
 		if (b->gen != hint.gen || !loadable(b))
 			continue;
 		block_io_begin(pool, hint.id);
-		if (n && dram_room_nowait(pool, hint.id, EXTENT_NONE)) {
+		if (n && dram_room_easy(pool, hint.id)) {
 			block_io_end(pool, hint.id);
 			pool->hint_tail--;
 			break;

@@ -19,16 +19,14 @@
 
 int block_chunk_add(struct pool *pool)
 {
-	struct block **chunks =
-		reallocarray(pool->chunks, pool->nr_chunks + 1, sizeof(struct block *));
+	struct block *chunk;
 
-	if (!chunks)
+	if (pool->nr_chunks == BLOCK_MAX_ID / BLOCK_CHUNK)
 		return -ENOMEM;
-	pool->chunks = chunks;
-	chunks[pool->nr_chunks] = calloc(BLOCK_CHUNK, sizeof(struct block));
-	if (!chunks[pool->nr_chunks])
+	chunk = calloc(BLOCK_CHUNK, sizeof(*chunk));
+	if (!chunk)
 		return -ENOMEM;
-	pool->nr_chunks++;
+	pool->chunks[pool->nr_chunks++] = chunk;
 	return 0;
 }
 
@@ -137,6 +135,7 @@ void block_io_end(struct pool *pool, u32 id)
 	KVC_BUG_ON(!(b->flags & BLOCK_IO));
 	b->flags &= ~BLOCK_IO;
 	waitq_wake_all(&pool->io_done[id % POOL_WAITQS]);
+	waitq_wake_all(&pool->room_freed);
 	if (!block_maybe_free(pool, id))
 		block_requeue(pool, id);
 }
@@ -208,6 +207,8 @@ void pool_get(struct pool *pool, const struct block_id *ids, unsigned int nr)
 		b = pool_block(pool, ids[i].v);
 		KVC_BUG_ON(!b->ref || b->ref == UINT32_MAX);
 		b->ref++;
+		if (i % BREATHE == BREATHE - 1)
+			pool_breathe(pool);
 	}
 	lock_release(&pool->lock);
 }
@@ -216,9 +217,12 @@ void pool_put(struct pool *pool, const struct block_id *ids, unsigned int nr)
 {
 	lock_acquire(&pool->lock);
 	/* Last first: a chain's tail becomes a candidate before its head. */
-	while (nr--)
+	while (nr--) {
 		if (!BLOCK_IS_NONE(ids[nr]))
 			block_unnamed(pool, ids[nr].v);
+		if (nr % BREATHE == BREATHE - 1)
+			pool_breathe(pool);
+	}
 	lock_release(&pool->lock);
 }
 
@@ -228,15 +232,17 @@ static int alloc_one(struct pool *pool, const struct pool_want *want, u64 near, 
 	enum block_tier t = pool->capacity;
 	struct block *b;
 	u64 off;
+	int err;
 
 	*id = block_new(pool, want->bytes, want->space);
 	if (*id == UINT32_MAX)
 		return -ENOMEM;
 	b = pool_block(pool, *id);
-	if (fault_point(FAULT_SPACE) ||
-	    extents_alloc(pool->room[t], block_stride(b), near, *id, &off)) {
+	err = fault_point(FAULT_SPACE) ? -ENOSPC
+				       : extents_alloc(pool->room[t], block_stride(b), near, *id, &off);
+	if (err) {
 		block_maybe_free(pool, *id);
-		return -EAGAIN;
+		return err == -ENOSPC ? -EAGAIN : err;
 	}
 	block_set_ext(pool, *id, t, off);
 	return block_named(pool, *id);
@@ -261,6 +267,7 @@ int pool_alloc(struct pool *pool, const struct pool_want *want, unsigned int nr,
 	u64 stride = round_up_pow2(want->bytes, KVC_PAGE_SIZE);
 	struct block_id near = want->near;
 	unsigned int done = 0;
+	u64 deadline = 0;
 	int err = 0;
 
 	lock_assert_none();
@@ -274,7 +281,7 @@ int pool_alloc(struct pool *pool, const struct pool_want *want, unsigned int nr,
 		if (!err)
 			near = ids[done++];
 		else if (err == -EAGAIN)
-			err = capacity_room(pool, (u32)stride, (nr - done) * stride);
+			err = capacity_room(pool, (u32)stride, (nr - done) * stride, &deadline);
 	}
 	if (err)
 		while (done--)
@@ -375,9 +382,11 @@ int pool_pin(struct pool *pool, struct block_id id, const void **addr)
 	pin_locked(pool, id.v);
 	for (;;) {
 		block_wait_io(pool, id.v);
-		if (b->flags & (BLOCK_EMPTY | BLOCK_DRAM_VALID))
+		if (b->flags & BLOCK_BAD)
+			err = kvc_err(-EIO, block_bad);
+		if (err || b->flags & (BLOCK_EMPTY | BLOCK_DRAM_VALID))
 			break;
-		err = b->flags & BLOCK_BAD ? kvc_err(-EIO, block_bad) : load_pinned(pool, id.v);
+		err = load_pinned(pool, id.v);
 		if (err)
 			break;
 	}
@@ -462,10 +471,10 @@ static int begin_exclusive(struct pool *pool, u32 id, bool whole)
 
 	for (;;) {
 		block_wait_io(pool, id);
-		if (b->flags & (BLOCK_EMPTY | BLOCK_DRAM_VALID))
-			break;
 		if (b->flags & BLOCK_BAD)
 			return kvc_err(-EIO, block_bad_write);
+		if (b->flags & (BLOCK_EMPTY | BLOCK_DRAM_VALID))
+			break;
 		pin_locked(pool, id);
 		err = load_pinned(pool, id);
 		unpin_locked(pool, id);
@@ -477,6 +486,15 @@ static int begin_exclusive(struct pool *pool, u32 id, bool whole)
 		return 0;
 	err = materialise(pool, id, whole);
 	if (err)
+		block_io_end(pool, id);
+	return err;
+}
+
+int block_materialise(struct pool *pool, u32 id)
+{
+	int err = begin_exclusive(pool, id, false);
+
+	if (!err)
 		block_io_end(pool, id);
 	return err;
 }
@@ -508,30 +526,100 @@ void pool_end_write(struct pool *pool, struct block_id id)
 	lock_release(&pool->lock);
 }
 
-/* Copy @src's leading bytes into @dst, which the caller has just allocated. */
-static int copy_bytes(struct pool *pool, struct block_id src, struct block_id dst, u32 bytes,
-		      bool whole)
+/*
+ * Two blocks in DRAM at once. Who holds a place there and waits for another could wait for somebody
+ * who does the same, and both for good. So the second is taken without waiting; where that fails,
+ * everything is let go of and taken again while nobody else holds and waits.
+ */
+static void pair_begin(struct pool *pool)
 {
-	const void *from;
+	lock_acquire(&pool->lock);
+	while (pool->pairing)
+		waitq_wait(&pool->room_freed, &pool->lock);
+	pool->pairing = true;
+	lock_release(&pool->lock);
+}
+
+static void pair_end(struct pool *pool)
+{
+	lock_acquire(&pool->lock);
+	pool->pairing = false;
+	waitq_wake_all(&pool->room_freed);
+	lock_release(&pool->lock);
+}
+
+/* Pin a new block, with a place in DRAM if there is one free. Return: whether it is pinned. */
+static bool try_pin_new(struct pool *pool, u32 id)
+{
+	bool got;
+
+	lock_acquire(&pool->lock);
+	pin_locked(pool, id);
+	block_io_begin(pool, id);
+	got = pool_block(pool, id)->ext[IN_DRAM] != EXTENT_NONE ||
+	      !dram_room_nowait(pool, id, EXTENT_NONE);
+	block_io_end(pool, id);
+	if (!got)
+		unpin_locked(pool, id);
+	lock_release(&pool->lock);
+	return got;
+}
+
+/** struct copy - the leading @bytes of a block to one that was just allocated. */
+struct copy {
+	struct block_id src, dst;
+	u32 bytes;
+	bool whole;
+};
+
+static int copy_from(struct pool *pool, const struct copy *c, const void *from)
+{
 	void *to;
-	int err = pool_pin(pool, src, &from);
+	int err = pool_begin_write(pool, c->dst, c->whole, &to);
 
 	if (err)
 		return err;
-	if (from) {
-		err = pool_begin_write(pool, dst, whole, &to);
-		if (!err) {
-			memcpy(to, from, bytes);
-			pool_end_write(pool, dst);
-		}
+	memcpy(to, from, c->bytes);
+	pool_end_write(pool, c->dst);
+	return 0;
+}
+
+static int copy_paired(struct pool *pool, const struct copy *c)
+{
+	const void *from;
+	int err;
+
+	pair_begin(pool);
+	err = pool_pin(pool, c->src, &from);
+	if (!err) {
+		err = copy_from(pool, c, from);
+		pool_unpin(pool, &c->src, 1);
 	}
-	pool_unpin(pool, &src, 1);
+	pair_end(pool);
 	return err;
+}
+
+static int copy_bytes(struct pool *pool, const struct copy *c)
+{
+	const void *from;
+	bool got;
+	int err = pool_pin(pool, c->src, &from);
+
+	if (err)
+		return err;
+	got = from && try_pin_new(pool, c->dst.v);
+	if (got) {
+		err = copy_from(pool, c, from);
+		pool_unpin(pool, &c->dst, 1);
+	}
+	pool_unpin(pool, &c->src, 1);
+	return got || !from ? err : copy_paired(pool, c);
 }
 
 int pool_copy(struct pool *pool, struct block_id src, u32 bytes, struct block_id *dst)
 {
 	struct pool_want want = {.bytes = bytes, .near = src};
+	struct copy copy = {.src = src};
 	u32 have;
 	int err;
 
@@ -542,37 +630,65 @@ int pool_copy(struct pool *pool, struct block_id src, u32 bytes, struct block_id
 	err = pool_alloc(pool, &want, 1, dst);
 	if (err)
 		return err;
-	err = copy_bytes(pool, src, *dst, min(have, bytes), have >= bytes);
+	copy.dst = *dst;
+	copy.bytes = min(have, bytes);
+	copy.whole = have >= bytes;
+	err = copy_bytes(pool, &copy);
 	if (err)
 		pool_put(pool, dst, 1);
 	return err;
 }
 
-int pool_same_bytes(struct pool *pool, struct block_id a, struct block_id b)
+static int compare_paired(struct pool *pool, struct block_id a, struct block_id b, u32 bytes)
 {
 	const void *pa, *pb;
+	int err;
+
+	pair_begin(pool);
+	err = pool_pin(pool, a, &pa);
+	if (!err) {
+		err = pool_pin(pool, b, &pb);
+		if (!err) {
+			err = !memcmp(pa, pb, bytes);
+			pool_unpin(pool, &b, 1);
+		}
+		pool_unpin(pool, &a, 1);
+	}
+	pair_end(pool);
+	return err;
+}
+
+static int compare(struct pool *pool, struct block_id a, struct block_id b, u32 bytes)
+{
+	const void *pa, *pb;
+	int same = pool_pin(pool, a, &pa);
+	bool got;
+
+	if (same)
+		return same;
+	got = pool_try_pin(pool, &b, 1, &pb);
+	if (got) {
+		same = !memcmp(pa, pb, bytes);
+		pool_unpin(pool, &b, 1);
+	}
+	pool_unpin(pool, &a, 1);
+	return got ? same : compare_paired(pool, a, b, bytes);
+}
+
+int pool_same_bytes(struct pool *pool, struct block_id a, struct block_id b)
+{
 	struct block *ba, *bb;
 	bool same;
-	int err;
+	u32 bytes;
 
 	lock_acquire(&pool->lock);
 	ba = pool_block(pool, a.v);
 	bb = pool_block(pool, b.v);
 	same = ba->flags & bb->flags & BLOCK_SEALED && ba->csum == bb->csum &&
 	       ba->bytes == bb->bytes;
+	bytes = ba->bytes;
 	lock_release(&pool->lock);
-	if (!same)
-		return 0;
-	err = pool_pin(pool, a, &pa);
-	if (err)
-		return err;
-	err = pool_pin(pool, b, &pb);
-	if (!err) {
-		same = memcmp(pa, pb, ba->bytes) == 0;
-		pool_unpin(pool, &b, 1);
-	}
-	pool_unpin(pool, &a, 1);
-	return err ? err : same;
+	return same ? compare(pool, a, b, bytes) : 0;
 }
 
 /* ---- sealing ---- */
@@ -638,6 +754,8 @@ void pool_touch(struct pool *pool, const struct block_id *ids, unsigned int nr,
 		if (b->ref == 1 || (b->ref && class > b->class))
 			b->class = class;
 		block_requeue(pool, ids[i].v);
+		if (i % BREATHE == BREATHE - 1)
+			pool_breathe(pool);
 	}
 	lock_release(&pool->lock);
 }

@@ -34,9 +34,10 @@ int pool_create(struct pool **out, const struct pool_opts *opts)
 	pool->free_head = UINT32_MAX;
 	pool->nr_roots = 1;
 	pool_init_waits(pool);
+	pool->chunks = calloc(BLOCK_MAX_ID / BLOCK_CHUNK, sizeof(*pool->chunks));
 	pool->hints = kvc_alloc_array(PREFETCH_QUEUE, sizeof(*pool->hints));
 	pool->dram_base = tier_map(opts->dram, 0, opts->dram->size_bytes);
-	if (!pool->hints || !pool->dram_base)
+	if (!pool->chunks || !pool->hints || !pool->dram_base)
 		goto fail;
 	err = extents_create(&pool->room[IN_DRAM], opts->dram->size_bytes);
 	if (!err && opts->nvme)
@@ -146,6 +147,8 @@ void pool_residency(struct pool *pool, const struct block_id *ids, unsigned int 
 		res->bytes += block_stride(b);
 		if (b->ref == 1)
 			res->exclusive_bytes += block_stride(b);
+		if (i % BREATHE == BREATHE - 1)
+			pool_breathe(pool);
 	}
 	lock_release(&pool->lock);
 }
@@ -224,6 +227,11 @@ static u64 drop_one(struct pool *pool, u32 id, enum block_tier tier)
 	return block_maybe_free(pool, id) ? bytes : 0;
 }
 
+static bool droppable(const struct block *b, u32 space)
+{
+	return b->flags & BLOCK_LIVE && !b->ref && !b->pin && (!space || b->space == space);
+}
+
 void pool_drop_cached(struct pool *pool, u32 space, enum block_tier tier, u64 *blocks, u64 *bytes)
 {
 	*blocks = *bytes = 0;
@@ -232,8 +240,11 @@ void pool_drop_cached(struct pool *pool, u32 space, enum block_tier tier, u64 *b
 		struct block *b = pool_block(pool, id);
 		u64 freed;
 
-		block_wait_io(pool, id);
-		if (!(b->flags & BLOCK_LIVE) || b->ref || b->pin || (space && b->space != space))
+		if (id % BREATHE == BREATHE - 1)
+			pool_breathe(pool);
+		if (droppable(b, space))
+			block_wait_io(pool, id);
+		if (!droppable(b, space) || b->flags & BLOCK_IO)
 			continue;
 		freed = drop_one(pool, id, tier);
 		*bytes += freed;
@@ -285,7 +296,7 @@ void block_check(struct pool *pool, u32 id)
 	KVC_BUG_ON(f & BLOCK_RECORDED && !(f & BLOCK_NVME_VALID));			/* B6 */
 	KVC_BUG_ON(f & BLOCK_EMPTY && f & (BLOCK_DRAM_VALID | BLOCK_NVME_VALID | BLOCK_SEALED));
 	KVC_BUG_ON(!b->ref && !b->pin && !(f & (BLOCK_INDEXED | BLOCK_IO)));		/* freed */
-	KVC_BUG_ON(!(f & (BLOCK_EMPTY | BLOCK_DRAM_VALID | BLOCK_NVME_VALID | BLOCK_IO)));
+	KVC_BUG_ON(!(f & (BLOCK_EMPTY | BLOCK_DRAM_VALID | BLOCK_NVME_VALID | BLOCK_IO | BLOCK_BAD)));
 	for (int t = 0; t < NR_BLOCK_TIERS; t++) {
 		bool want = b->ext[t] != EXTENT_NONE && !b->kids[t] && !b->pin &&
 			    !(f & BLOCK_IO) && (t != pool->capacity || !b->ref);

@@ -22,6 +22,7 @@
 #define LOADERS		2
 #define PREFETCH_QUEUE	65536	/* blocks waiting to be prefetched; beyond, hints are dropped */
 #define ROOM_WAIT_MS	10000	/* how long DRAM may stay full of pinned blocks: then -ENOMEM */
+#define BREATHE		4096	/* blocks that a loop looks at with the lock held */
 
 /** struct heap - binary heap of candidate blocks, coldest first (heap_key()). */
 struct heap {
@@ -64,10 +65,11 @@ struct pool {
 
 	struct lock lock;	/* LOCK_POOL: everything below, but where said */
 	struct waitq io_done[POOL_WAITQS];	/* BLOCK_IO went, by block id */
-	struct waitq room_freed;	/* DRAM room appeared or a pin went */
+	struct waitq room_freed;	/* room appeared, a pin or BLOCK_IO went, or pairing ended */
+	bool pairing;	/* somebody holds one block's place in DRAM and waits for another's */
 	u64 high_bytes, low_bytes;	/* watermarks of DRAM */
 
-	struct block **chunks;
+	struct block **chunks;	/* of BLOCK_MAX_ID: never moves, so transfers look without the lock */
 	u32 nr_chunks;
 	u32 nr_ids;		/* ids handed out so far */
 	u32 free_head;		/* free descriptors, through hash_next */
@@ -154,6 +156,8 @@ void block_release_ext(struct pool *pool, u32 id, enum block_tier tier);
 void block_wait_io(struct pool *pool, u32 id);
 void block_io_begin(struct pool *pool, u32 id);
 void block_io_end(struct pool *pool, u32 id);
+/** block_materialise() - an EMPTY block gets its zeros. Lock held, dropped meanwhile. */
+int __must_check block_materialise(struct pool *pool, u32 id);
 int __must_check idvec_push(struct idvec *vec, u32 id, u32 gen);
 /** block_stale() - its record is missing or out of date: the next tick writes one. */
 void block_stale(struct pool *pool, u32 id);
@@ -170,8 +174,13 @@ void block_requeue(struct pool *pool, u32 id);
 int __must_check dram_room(struct pool *pool, u32 id, u64 near);
 /** dram_room_nowait() - the same without reclaim. */
 int __must_check dram_room_nowait(struct pool *pool, u32 id, u64 near);
-/** capacity_room() - make @bytes available in the capacity tier. Lock held, dropped meanwhile. */
-int __must_check capacity_room(struct pool *pool, u32 bytes, u64 total_bytes);
+/** dram_room_easy() - for what can wait: without reclaim, and not far above the high mark. -ENOSPC. */
+int __must_check dram_room_easy(struct pool *pool, u32 id);
+/**
+ * capacity_room() - make @bytes available in the capacity tier, or progress to it. Lock held, dropped
+ * meanwhile. @deadline: 0 at the first call of an allocation. Return: 0 (try now), -ENOSPC, -EIO.
+ */
+int __must_check capacity_room(struct pool *pool, u32 bytes, u64 total_bytes, u64 *deadline);
 void reclaim_kick(struct pool *pool);
 void *reclaim_thread(void *pool);
 
@@ -180,6 +189,7 @@ void *reclaim_thread(void *pool);
 struct move {
 	u32 id;
 	int err;
+	bool sealed, named;	/* when the transfer began */
 	u64 csum;	/* of what is written */
 	struct tier_io io;
 	struct iovec iov;

@@ -24,8 +24,10 @@
 #define RECLAIM_BATCH_BYTES MIB(32)	/* written back at once */
 #define RECLAIM_BATCH	    1024	/* blocks */
 #define CAPACITY_BATCH	    MIB(16)	/* removed from the capacity tier per commit */
+#define EASY_BYTES	    MIB(32)	/* above the high mark nobody takes more than he must */
 #define THROTTLE_BYTES	    MIB(64)	/* above the high mark allocations reclaim for themselves */
-#define RUN_VICTIMS	    8192	/* extents in one page run to empty */
+#define RUN_VICTIMS	    8192	/* extents in one page run to empty, as a rule */
+#define RUN_VICTIMS_MAX	    (EXTENT_MAX_BYTES / EXTENT_UNIT)
 
 /* ---- heaps ---- */
 
@@ -203,7 +205,7 @@ static u64 reclaim_dram(struct pool *pool, u64 need)
 		if (id == UINT32_MAX)
 			break;
 		b = pool_block(pool, id);
-		if (b->flags & BLOCK_NVME_VALID) {
+		if (b->flags & (BLOCK_NVME_VALID | BLOCK_BAD)) {
 			freed += block_stride(b);
 			drop_dram(pool, id);
 		} else if (pool_volatile(pool) || (!b->ref && !has_room_below(pool, id))) {
@@ -265,12 +267,17 @@ static bool vacate(struct pool *pool, const struct extent_ref *ref, const struct
 /* Which extents stand in the way of @bytes in one piece. Return: their number, or -errno. */
 static int find_victims(struct pool *pool, enum block_tier t, u32 bytes, struct extent_victims *v)
 {
-	v->refs = kvc_alloc_array(RUN_VICTIMS, sizeof(*v->refs));
-	v->max = RUN_VICTIMS;
+	int nr = -E2BIG;
+
 	v->ctx = pool;
-	if (!v->refs)
-		return -ENOMEM;
-	return extents_find_victims(pool->room[t], bytes, v);
+	for (v->max = RUN_VICTIMS; nr == -E2BIG && v->max <= RUN_VICTIMS_MAX; v->max *= 32) {
+		free(v->refs);
+		v->refs = kvc_alloc_array(v->max, sizeof(*v->refs));
+		if (!v->refs)
+			return -ENOMEM;
+		nr = extents_find_victims(pool->room[t], bytes, v);
+	}
+	return nr;
 }
 
 /* Free room exists but not in one piece: empty the cheapest run. Return: whether to try again. */
@@ -317,6 +324,15 @@ int dram_room_nowait(struct pool *pool, u32 id, u64 near)
 	return 0;
 }
 
+int dram_room_easy(struct pool *pool, u32 id)
+{
+	u64 stride = block_stride(pool_block(pool, id));
+
+	if (extents_used(pool->room[IN_DRAM]) + stride > pool->high_bytes + EASY_BYTES)
+		return -ENOSPC;
+	return dram_room_nowait(pool, id, EXTENT_NONE);
+}
+
 int dram_room(struct pool *pool, u32 id, u64 near)
 {
 	u64 stride = block_stride(pool_block(pool, id));
@@ -331,7 +347,7 @@ int dram_room(struct pool *pool, u32 id, u64 near)
 			continue;
 		if (!deadline)
 			deadline = clock_mono_ns() + ROOM_WAIT_MS * 1000000ull;
-		else if (clock_mono_ns() > deadline)
+		else if (clock_mono_ns() > deadline || pool->stop)
 			return kvc_err(-ENOMEM, dram_all_pinned);
 		waitq_wait_ms(&pool->room_freed, &pool->lock, 20);
 	}
@@ -378,6 +394,31 @@ static bool droppable(void *ctx, u32 owner)
 	return !b->ref && !b->pin && !(b->flags & BLOCK_IO);
 }
 
+/*
+ * No leaf is left, but parents may be whose descendants are named. They cannot wait for those. Rare, so
+ * a walk over all blocks will do. Lock held, dropped now and then. Return: bytes freed.
+ */
+static u64 evict_parents(struct pool *pool, u64 need)
+{
+	u64 freed = 0;
+
+	if (extents_used(pool->room[pool->capacity]) <=
+	    pool->named_bytes_now + pool->limbo_bytes_now)
+		return 0;
+	for (u32 id = 0; id < pool->nr_ids && freed < need; id++) {
+		struct block *b = pool_block(pool, id);
+
+		if (b->flags & BLOCK_LIVE && b->ext[pool->capacity] != EXTENT_NONE &&
+		    droppable(pool, id)) {
+			freed += block_stride(b);
+			drop_capacity(pool, id);
+		}
+		if (id % BREATHE == BREATHE - 1)
+			pool_breathe(pool);
+	}
+	return freed;
+}
+
 static bool compact_capacity(struct pool *pool, u32 bytes)
 {
 	struct extent_victims v = {.movable = droppable};
@@ -395,14 +436,17 @@ static bool compact_capacity(struct pool *pool, u32 bytes)
 	return dropped || !nr;
 }
 
-/* Make removals durable so that their extents come out of limbo. Lock held, dropped meanwhile. */
-static bool drain_limbo(struct pool *pool)
+/*
+ * Make removals durable so that their extents come out of limbo. Lock held, dropped meanwhile.
+ * Return: 1, 0 (there was nothing in limbo), -errno.
+ */
+static int drain_limbo(struct pool *pool)
 {
 	u64 seq;
 	int err;
 
 	if (pool->limbo_head == pool->nr_limbo)
-		return false;
+		return 0;
 	err = submit_locked(pool, NULL, 0, NULL, &seq);
 	lock_release(&pool->lock);
 	if (!err)
@@ -410,25 +454,46 @@ static bool drain_limbo(struct pool *pool)
 	if (!err)
 		pool_meta_durable(pool, seq); /* the store's own call may come only later */
 	lock_acquire(&pool->lock);
-	return !err;
+	return err ? err : 1;
 }
 
-int capacity_room(struct pool *pool, u32 bytes, u64 total_bytes)
+/* Unnamed blocks have room that cannot be taken just now: they are moved or read. Wait for that. */
+static bool wait_for_busy(struct pool *pool, u64 *deadline)
 {
-	u64 free_bytes = extents_size(pool->room[pool->capacity]) - pool->named_bytes_now;
-	u64 batch = min(CAPACITY_BATCH, free_bytes / 8);
+	if (extents_used(pool->room[pool->capacity]) <=
+	    pool->named_bytes_now + pool->limbo_bytes_now)
+		return false;
+	if (!*deadline)
+		*deadline = clock_mono_ns() + ROOM_WAIT_MS * 1000000ull;
+	else if (clock_mono_ns() > *deadline)
+		return false;
+	waitq_wait_ms(&pool->room_freed, &pool->lock, 20);
+	return true;
+}
+
+int capacity_room(struct pool *pool, u32 bytes, u64 total_bytes, u64 *deadline)
+{
+	struct extents *room = pool->room[pool->capacity];
+	u64 free_bytes = extents_size(room) - pool->named_bytes_now, used = extents_used(room);
+	u64 batch = min(CAPACITY_BATCH, free_bytes / 8), evicted;
+	int drained;
 
 	if (total_bytes > free_bytes)
 		return kvc_err(-ENOSPC, tier_full);
-	if (evict_capacity(pool, max(total_bytes, batch))) {
-		drain_limbo(pool);
-		return 0;
-	}
-	if (drain_limbo(pool) || compact_capacity(pool, bytes))
+	/* Much is free, but not in one piece: one run costs less than the cache's coldest blocks. */
+	if (extents_size(room) - used >= total_bytes + batch && compact_capacity(pool, bytes))
+		return min(drain_limbo(pool), 0);
+	evicted = evict_capacity(pool, max(total_bytes, batch));
+	if (!evicted)
+		evicted = evict_parents(pool, max(total_bytes, batch));
+	drained = drain_limbo(pool);
+	if (drained < 0 && extents_used(room) >= used)
+		return kvc_err(drained, removals_failed); /* evicting more would not help either */
+	if (evicted || drained || compact_capacity(pool, bytes))
 		return 0;
 	if (pool->capacity == IN_DRAM && compact_dram(pool, bytes))
 		return 0;
-	return kvc_err(-ENOSPC, tier_fragmented);
+	return wait_for_busy(pool, deadline) ? 0 : kvc_err(-ENOSPC, tier_fragmented);
 }
 
 /* ---- the reclaim thread ---- */

@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include "lib/test.h"
@@ -212,12 +213,55 @@ static void volatile_mode(void **state)
 	run(MIB(32), 0);
 }
 
+struct mover {
+	struct pool_fixture *fx;
+	struct block_id id;
+	atomic_bool stop;
+	u64 wrong;
+};
+
+static void *move_often(void *arg)
+{
+	struct mover *m = arg;
+
+	while (!atomic_load(&m->stop)) {
+		m->wrong += pool_demote(m->fx->pool, &m->id, 1) != 0;
+		m->wrong += pool_fixture_holds(m->fx, m->id, 5) != 1;
+	}
+	return NULL;
+}
+
+/* Transfers look at blocks without the lock, while there come to be more and more blocks. */
+static void blocks_come_while_others_move(void **state)
+{
+	enum { NR = 5 * 4096 };
+	static struct block_id ids[NR];
+	struct pool_want want = {.bytes = 4096, .near = BLOCK_NONE};
+	struct pool_fixture fx;
+	struct mover m = {.fx = &fx};
+	pthread_t thread;
+
+	pool_fixture_open(&fx, MIB(4), MIB(96));
+	assert_int_equal(pool_fixture_block(&fx, 40960, 0, 5, &m.id), 0);
+	assert_int_equal(pthread_create(&thread, NULL, move_often, &m), 0);
+	for (u32 i = 0; i < NR; i++)
+		assert_int_equal(pool_alloc(fx.pool, &want, 1, &ids[i]), 0);
+	atomic_store(&m.stop, true);
+	pthread_join(thread, NULL);
+	assert_int_equal(m.wrong, 0);
+	pool_put(fx.pool, ids, NR);
+	pool_put(fx.pool, &m.id, 1);
+	pool_check(fx.pool);
+	pool_fixture_close(&fx);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(with_two_tiers),
 		cmocka_unit_test(nearly_full),
 		cmocka_unit_test(volatile_mode),
+		cmocka_unit_test(blocks_come_while_others_move),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pool: names, pins, sealing, demotion and promotion, checksums, room, the prefix index. */
 #include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include "lib/test.h"
 #include "lib/pool_fixture.h"
 #include "lib/tier_flaky.h"
+#include "allocator/base/err.h"
 #include "allocator/base/fault.h"
 
 #define BYTES 40960u
@@ -16,8 +20,9 @@ static void fill_ids(u32 *ids, u32 nr, u32 seed)
 		ids[i] = seed * 1000003u + i;
 }
 
-/* A sealed chain of @nr blocks indexed under @root, block i filled from seed + i. */
-static void make_chain(struct pool_fixture *fx, u32 root, u32 seed, u32 nr, struct block_id *out)
+/* A sealed chain of @nr blocks of @bytes indexed under @root, block i filled from seed + i. */
+static void make_chain_of(struct pool_fixture *fx, u32 root, u32 seed, u32 nr, u32 bytes,
+			  struct block_id *out)
 {
 	struct block_id parent = BLOCK_NONE, found;
 	u32 ids[TOKENS * 64];
@@ -26,12 +31,17 @@ static void make_chain(struct pool_fixture *fx, u32 root, u32 seed, u32 nr, stru
 	for (u32 i = 0; i < nr; i++) {
 		struct prefix_key key = {root, TOKENS, ids + i * TOKENS, TOKENS};
 
-		assert_int_equal(pool_fixture_block(fx, BYTES, 1, seed + i, &out[i]), 0);
+		assert_int_equal(pool_fixture_block(fx, bytes, 1, seed + i, &out[i]), 0);
 		assert_int_equal(pool_seal(fx->pool, &out[i], 1), 0);
 		assert_int_equal(prefix_insert(fx->pool, &key, parent, out[i], &found), 0);
 		assert_int_equal(found.v, out[i].v);
 		parent = out[i];
 	}
+}
+
+static void make_chain(struct pool_fixture *fx, u32 root, u32 seed, u32 nr, struct block_id *out)
+{
+	make_chain_of(fx, root, seed, nr, BYTES, out);
 }
 
 static u32 match(struct pool_fixture *fx, u32 root, u32 seed, u32 nr, struct block_id *out, bool take)
@@ -277,6 +287,225 @@ static void alloc_fails_whole_at_every_n(void **state)
 	pool_fixture_close(&fx);
 }
 
+struct copier {
+	pthread_t thread;
+	struct pool_fixture *fx;
+	struct block_id src;
+	int err;
+};
+
+static void *copy_once(void *arg)
+{
+	struct copier *c = arg;
+	struct block_id dst;
+
+	c->err = pool_copy(c->fx->pool, c->src, MIB(1), &dst);
+	if (!c->err)
+		pool_put(c->fx->pool, &dst, 1);
+	return NULL;
+}
+
+/* Each copy needs two blocks in DRAM and there is room for two: who has one must not wait for good. */
+static void copies_do_not_wait_for_each_other(void **state)
+{
+	struct copier copiers[2];
+	struct pool_fixture fx;
+
+	pool_fixture_open(&fx, MIB(2), MIB(32));
+	for (u32 i = 0; i < ARRAY_SIZE(copiers); i++) {
+		copiers[i] = (struct copier){.fx = &fx};
+		assert_int_equal(pool_fixture_block(&fx, MIB(1), 0, i, &copiers[i].src), 0);
+		assert_int_equal(pool_demote(fx.pool, &copiers[i].src, 1), 0);
+	}
+	tier_flaky_hold(fx.flaky, TIER_READ, true);
+	for (u32 i = 0; i < ARRAY_SIZE(copiers); i++)
+		assert_int_equal(pthread_create(&copiers[i].thread, NULL, copy_once, &copiers[i]), 0);
+	tier_flaky_wait_held(fx.flaky, 2);
+	tier_flaky_hold(fx.flaky, TIER_READ, false);
+	tier_flaky_release(fx.flaky, 2);
+	for (u32 i = 0; i < ARRAY_SIZE(copiers); i++)
+		pthread_join(copiers[i].thread, NULL);
+	for (u32 i = 0; i < ARRAY_SIZE(copiers); i++) {
+		assert_int_equal(copiers[i].err, 0);
+		assert_int_equal(pool_fixture_holds(&fx, copiers[i].src, i), 1);
+		pool_put(fx.pool, &copiers[i].src, 1);
+	}
+	pool_check(fx.pool);
+	pool_fixture_close(&fx);
+}
+
+struct held_write {
+	struct pool_fixture *fx;
+	struct block_id id;
+};
+
+static void *demote(void *arg)
+{
+	struct held_write *h = arg;
+
+	return (void *)(intptr_t)pool_demote(h->fx->pool, &h->id, 1);
+}
+
+/* Let the held write go once somebody has asked for room in vain. */
+static void *release_when_asked(void *arg)
+{
+	struct held_write *h = arg;
+	u64 before = kvc_err_value(KVC_ERR_extent_no_room);
+
+	while (kvc_err_value(KVC_ERR_extent_no_room) < before + 3)
+		sched_yield();
+	tier_flaky_hold(h->fx->flaky, TIER_WRITE, false);
+	tier_flaky_release(h->fx->flaky, 1);
+	return NULL;
+}
+
+/* The room of a cached block is free room, also while the block is on its way to it. */
+static void room_under_a_transfer_is_waited_for(void **state)
+{
+	struct pool_fixture fx;
+	struct held_write h = {.fx = &fx};
+	struct block_id fill[8], id;
+	pthread_t writer, releaser;
+	u32 root, nr = 0;
+
+	pool_fixture_open(&fx, MIB(16), MIB(8));
+	assert_int_equal(pool_root(fx.pool, 1, "", 0, &root), 0);
+	make_chain_of(&fx, root, 7, 1, MIB(1), &h.id);
+	while (nr < 7 && !pool_fixture_block(&fx, MIB(1), 0, nr, &fill[nr]))
+		nr++;
+	assert_int_equal(nr, 7);
+	tier_flaky_hold(fx.flaky, TIER_WRITE, true);
+	assert_int_equal(pthread_create(&writer, NULL, demote, &h), 0);
+	tier_flaky_wait_held(fx.flaky, 1);
+	pool_put(fx.pool, &h.id, 1);
+	assert_int_equal(pthread_create(&releaser, NULL, release_when_asked, &h), 0);
+	assert_int_equal(pool_fixture_block(&fx, MIB(1), 0, 99, &id), 0);
+	pthread_join(releaser, NULL);
+	pthread_join(writer, NULL);
+	assert_int_equal(pool_fixture_holds(&fx, id, 99), 1);
+	pool_put(fx.pool, &id, 1);
+	pool_put(fx.pool, fill, nr);
+	pool_check(fx.pool);
+	pool_fixture_close(&fx);
+}
+
+/* A cached block whose descendant is named is no leaf and will not be one: its room is free room. */
+static void parents_of_named_blocks_give_way(void **state)
+{
+	struct pool_fixture fx;
+	struct block_id chain[2], fill[8], id;
+	u32 root, nr = 0;
+
+	pool_fixture_open(&fx, MIB(16), MIB(8));
+	assert_int_equal(pool_root(fx.pool, 1, "", 0, &root), 0);
+	make_chain_of(&fx, root, 7, 2, MIB(1), chain);
+	while (nr < 6 && !pool_fixture_block(&fx, MIB(1), 0, nr, &fill[nr]))
+		nr++;
+	assert_int_equal(nr, 6);
+	assert_int_equal(pool_demote(fx.pool, chain, 2), 0);
+	pool_put(fx.pool, &chain[0], 1);
+	assert_int_equal(pool_fixture_block(&fx, MIB(1), 0, 99, &id), 0);
+	assert_int_equal(pool_fixture_holds(&fx, chain[1], 8), 1);
+	pool_check(fx.pool);
+	pool_put(fx.pool, &id, 1);
+	pool_put(fx.pool, &chain[1], 1);
+	pool_put(fx.pool, fill, nr);
+	pool_check(fx.pool);
+	pool_fixture_close(&fx);
+}
+
+/* Sealed bytes that changed in memory are found when they leave, and are no data from then on. */
+static void bytes_damaged_in_memory_are_not_data(void **state)
+{
+	struct pool_fixture fx;
+	struct block_id chain[2];
+	const void *addr;
+	u32 root;
+
+	pool_fixture_open(&fx, MIB(4), MIB(8));
+	assert_int_equal(pool_root(fx.pool, 1, "", 0, &root), 0);
+	make_chain(&fx, root, 7, 2, chain);
+	assert_int_equal(pool_pin(fx.pool, chain[1], &addr), 0);
+	((u8 *)(uintptr_t)addr)[100] ^= 4;
+	assert_int_equal(pool_writeback(fx.pool, chain, 2), -EIO);
+	pool_check(fx.pool);
+	pool_unpin(fx.pool, &chain[1], 1);
+	assert_int_equal(pool_fixture_holds(&fx, chain[1], 8), -EIO);
+	assert_int_equal(pool_fixture_holds(&fx, chain[0], 7), 1);
+	assert_int_equal(pool_writeback(fx.pool, chain, 2), -EIO);
+	assert_int_equal(pool_demote(fx.pool, chain, 1), 0);
+	assert_int_equal(match(&fx, root, 7, 2, NULL, false), 1);
+	pool_check(fx.pool);
+	pool_put(fx.pool, chain, 2);
+	pool_check(fx.pool);
+	pool_fixture_close(&fx);
+}
+
+/* Also a block that nobody wrote to has bytes once it is written back: zeros. */
+static void empty_blocks_are_written_back(void **state)
+{
+	struct pool_fixture fx;
+	struct pool_want want = {.bytes = BYTES, .near = BLOCK_NONE};
+	struct pool_residency res;
+	struct block_id ids[3];
+
+	pool_fixture_open(&fx, MIB(4), MIB(8));
+	assert_int_equal(pool_alloc(fx.pool, &want, 3, ids), 0);
+	assert_int_equal(pool_writeback(fx.pool, ids, 3), 0);
+	pool_residency(fx.pool, ids, 3, &res);
+	assert_int_equal(res.nvme, 3);
+	pool_check(fx.pool);
+	pool_put(fx.pool, ids, 3);
+	pool_fixture_close(&fx);
+}
+
+/* The index grows a bucket at a time: every chain is found at every size. */
+static void index_of_many_blocks(void **state)
+{
+	enum { NR = 6000 };
+	static struct block_id ids[NR];
+	struct pool_fixture fx;
+	u32 root, found = 0;
+
+	pool_fixture_open(&fx, MIB(32), MIB(64));
+	assert_int_equal(pool_root(fx.pool, 1, "", 0, &root), 0);
+	for (u32 i = 0; i < NR; i++) {
+		make_chain_of(&fx, root, i, 1, 4096, &ids[i]);
+		assert_int_equal(match(&fx, root, i / 2, 1, NULL, false), 1);
+	}
+	for (u32 i = 0; i < NR; i++)
+		found += match(&fx, root, i, 1, NULL, false);
+	assert_int_equal(found, NR);
+	pool_check(fx.pool);
+	prefix_drop_space(fx.pool, 1);
+	pool_put(fx.pool, ids, NR);
+	pool_check(fx.pool);
+	pool_fixture_close(&fx);
+}
+
+/* Thousands of salts, some namespaces dropped and their places used again. */
+static void roots_of_many_salts(void **state)
+{
+	struct pool_fixture fx;
+	u32 root, again, spaces[2] = {1, 2};
+	char salt[16];
+
+	pool_fixture_open(&fx, MIB(2), MIB(2));
+	for (u32 round = 0; round < 3; round++) {
+		for (u32 i = 0; i < 2000; i++) {
+			u32 len = (u32)snprintf(salt, sizeof(salt), "s%u", i / 2);
+
+			assert_int_equal(pool_root(fx.pool, spaces[i % 2], salt, len, &root), 0);
+			assert_in_range(root, 1, 2000);
+			assert_int_equal(pool_root(fx.pool, spaces[i % 2], salt, len, &again), 0);
+			assert_int_equal(root, again);
+		}
+		prefix_drop_space(fx.pool, spaces[round % 2]);
+		spaces[round % 2] += 2;
+	}
+	pool_fixture_close(&fx);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -290,6 +519,13 @@ int main(void)
 		cmocka_unit_test(scattered_small_blocks_do_not_starve_large_ones),
 		cmocka_unit_test(empty_blocks_are_zeros),
 		cmocka_unit_test(alloc_fails_whole_at_every_n),
+		cmocka_unit_test(copies_do_not_wait_for_each_other),
+		cmocka_unit_test(room_under_a_transfer_is_waited_for),
+		cmocka_unit_test(parents_of_named_blocks_give_way),
+		cmocka_unit_test(bytes_damaged_in_memory_are_not_data),
+		cmocka_unit_test(empty_blocks_are_written_back),
+		cmocka_unit_test(index_of_many_blocks),
+		cmocka_unit_test(roots_of_many_salts),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
