@@ -142,7 +142,7 @@ static struct dentry *dentry_new(struct inode *dir, const char *name, u64 cookie
 
 	if (len > NAME_MAX_BYTES || slots_reserve(dir->dir))
 		return NULL;
-	dentry = malloc(sizeof(*dentry) + len + 1);
+	dentry = malloc(offsetof(struct dentry, name) + len + 1);
 	if (!dentry)
 		return NULL;
 	dentry->dir = dir;
