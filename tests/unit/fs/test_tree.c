@@ -218,7 +218,7 @@ static void test_memory_per_file(void **state)
 {
 	const size_t nr = test_count(100000);
 	size_t before = mallinfo2().uordblks + mallinfo2().hblkhd, after;
-	char name[32];
+	char name[48];
 
 	for (size_t i = 0; i < nr; i++) {
 		snprintf(name, sizeof(name), "a-name-of-20-b-%05zu", i);
