@@ -16,6 +16,7 @@
 #include "allocator/pool_types.h"
 
 #define RECORD_BATCH 1024	/* records in one transaction of our own */
+#define ROOT_BATCH_BYTES MIB(1)
 #define FREE_BATCH   4096	/* extents freed at once */
 
 /* ---- limbo ---- */
@@ -141,30 +142,33 @@ static int submit_removals(struct pool *pool)
 	return err;
 }
 
+static void put_root_record(struct pool *pool, struct meta_txn *txn, u32 r)
+{
+	struct prefix_root *root = &pool->roots[r];
+	struct meta_key key = {.id = r, .type = META_ROOT};
+	struct root_record rec = {root->space, root->salt_bytes};
+
+	if (root->space)
+		meta_txn_putv(txn, key, &rec, sizeof(rec), root->salt, root->salt_bytes);
+	else
+		meta_txn_del(txn, key);
+}
+
 static int submit_roots(struct pool *pool)
 {
 	struct meta_txn txn = META_TXN_INIT;
-	int err;
+	int err = 0;
 
-	if (!pool->nr_roots_unrecorded)
-		return 0;
-	for (u32 r = 1; r < pool->nr_roots; r++) {
-		struct prefix_root *root = &pool->roots[r];
-		struct meta_key key = {.id = r, .type = META_ROOT};
-		struct root_record rec = {root->space, root->salt_bytes};
+	while (pool->nr_roots_due && !err) {
+		u32 from = pool->nr_roots_due;
 
-		if (root->space && !root->recorded)
-			meta_txn_putv(&txn, key, &rec, sizeof(rec), root->salt, root->salt_bytes);
-		else if (!root->space && root->recorded)
-			meta_txn_del(&txn, key);
+		while (from && txn.len < ROOT_BATCH_BYTES)
+			put_root_record(pool, &txn, pool->roots_due[--from]);
+		err = submit_own(pool, &txn, NULL);
+		while (!err && pool->nr_roots_due > from)
+			pool->roots[pool->roots_due[--pool->nr_roots_due]].due = false;
 	}
-	err = submit_own(pool, &txn, NULL);
-	if (err)
-		return err;
-	for (u32 r = 1; r < pool->nr_roots; r++)
-		pool->roots[r].recorded = pool->roots[r].space != 0;
-	pool->nr_roots_unrecorded = 0;
-	return 0;
+	return err;
 }
 
 /* Records of up to RECORD_BATCH blocks, whose bytes are durable. */
@@ -342,17 +346,13 @@ static int load_block(struct pool *pool, u64 id, const void *value, u32 bytes, s
 static int load_root(struct pool *pool, u64 id, const void *value, u32 bytes, struct textbuf *why)
 {
 	struct root_record rec;
-	int err;
 
 	if (bytes < sizeof(rec) || !id || id > BLOCK_MAX_ID)
 		goto bad;
 	memcpy(&rec, value, sizeof(rec));
 	if (!rec.space || rec.salt_bytes != bytes - sizeof(rec))
 		goto bad;
-	err = root_set(pool, (u32)id, rec.space, (const u8 *)value + sizeof(rec), rec.salt_bytes);
-	if (!err)
-		pool->roots[id].recorded = true;
-	return err;
+	return root_set(pool, (u32)id, rec.space, (const u8 *)value + sizeof(rec), rec.salt_bytes);
 bad:
 	textbuf_printf(why, "record of prefix root %llu is malformed", (unsigned long long)id);
 	return -EUCLEAN;
@@ -508,6 +508,8 @@ static int claim_loaded(struct pool *pool, u32 id, struct textbuf *why)
 	struct block *b = pool_block(pool, id);
 	int err = extents_claim(pool->room[IN_NVME], b->ext[IN_NVME], block_stride(b), id);
 
+	if (err == -ENOMEM)
+		return err;
 	if (err) {
 		textbuf_printf(why, "block %u: extent at %llu of %u bytes %s", id,
 			       (unsigned long long)b->ext[IN_NVME], block_stride(b),
@@ -530,6 +532,7 @@ int pool_load_finish(struct pool *pool, struct textbuf *why)
 	int err = 0;
 
 	lock_acquire(&pool->lock);
+	roots_loaded(pool);
 	for (u32 id = 0; id < pool->nr_ids && !err; id++)
 		if (pool_block(pool, id)->flags & BLOCK_LIVE)
 			err = claim_loaded(pool, id, why);

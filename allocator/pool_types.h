@@ -35,7 +35,8 @@ struct prefix_root {
 	u32 salt_bytes;
 	u8 *salt;	/* owned */
 	struct hash128 chain;
-	bool recorded;
+	u32 next;	/* root in the same bucket, or next free one; 0: none */
+	bool due;	/* in roots_due */
 };
 
 /** struct limbo - an extent whose block's record is to be removed, or is but not durably yet. */
@@ -78,10 +79,15 @@ struct pool {
 
 	/* prefix index */
 	u32 *buckets;		/* block ids, chained through hash_next */
-	u32 nr_buckets;		/* power of two */
+	u32 nr_buckets, max_buckets;
+	u32 bucket_mask;	/* all ones, covers nr_buckets - 1 */
 	u32 nr_indexed;
 	struct prefix_root *roots;	/* index 0 unused */
-	u32 nr_roots, max_roots, nr_roots_unrecorded;
+	u32 *root_buckets;	/* first root of each, by chain; 0: none */
+	u32 *roots_due;		/* whose record is to be written or removed */
+	u32 nr_roots, nr_roots_due;
+	u32 max_roots;		/* of all three arrays; power of two */
+	u32 root_free;		/* unused ones below nr_roots, through next */
 
 	/* records */
 	struct limbo *limbo;	/* in the order of their removals */
@@ -215,6 +221,8 @@ struct hash128 prefix_chain(struct hash128 parent, const u32 *ids, unsigned int 
 int __must_check prefix_link(struct pool *pool, u32 id);
 void prefix_free(struct pool *pool);
 int __must_check root_set(struct pool *pool, u32 root, u32 space, const void *salt, u32 salt_bytes);
+/** roots_loaded() - all roots on record are set: what lies between them is free. */
+void roots_loaded(struct pool *pool);
 
 /* ---- pool_meta.c ---- */
 /** limbo_add() - block @id's record is to be removed, then its extent freed. */

@@ -44,33 +44,59 @@ static struct hash128 root_chain(u32 space, const void *salt, u32 salt_bytes)
 
 /* ---- buckets ---- */
 
+/*
+ * Linear hashing: the table grows by one bucket at a time, in which one other is split. So no insertion
+ * ever moves more than a chain, where doubling would stop everybody for a second.
+ */
+#define FIRST_BUCKETS 1024u
+
 static u32 *bucket_of(struct pool *pool, struct hash128 chain)
 {
-	return &pool->buckets[chain.lo & (pool->nr_buckets - 1)];
+	u32 i = (u32)chain.lo & pool->bucket_mask;
+
+	return &pool->buckets[i < pool->nr_buckets ? i : i & pool->bucket_mask >> 1];
 }
 
-static int buckets_grow(struct pool *pool)
+static int buckets_reserve(struct pool *pool)
 {
-	u32 nr = pool->nr_buckets ? pool->nr_buckets * 2 : 1024;
-	u32 *old = pool->buckets, nr_old = pool->nr_buckets;
-	u32 *buckets = kvc_alloc_array(nr, sizeof(*buckets));
+	u32 max_nr = pool->max_buckets ? pool->max_buckets * 2 : FIRST_BUCKETS;
+	u32 *buckets;
 
+	if (pool->nr_buckets < pool->max_buckets)
+		return 0;
+	buckets = reallocarray(pool->buckets, max_nr, sizeof(*buckets));
 	if (!buckets)
 		return -ENOMEM;
-	memset(buckets, 0xff, nr * sizeof(*buckets));
 	pool->buckets = buckets;
-	pool->nr_buckets = nr;
-	for (u32 i = 0; i < nr_old; i++) {
-		for (u32 id = old[i], next; id != UINT32_MAX; id = next) {
-			struct block *b = pool_block(pool, id);
-			u32 *head = bucket_of(pool, b->chain);
+	pool->max_buckets = max_nr;
+	return 0;
+}
 
-			next = b->hash_next;
-			b->hash_next = *head;
-			*head = id;
-		}
+/* Without memory chains only get longer, but for the first buckets. */
+static int buckets_grow(struct pool *pool)
+{
+	u32 id, next, old;
+
+	if (buckets_reserve(pool))
+		return pool->nr_buckets ? 0 : -ENOMEM;
+	if (!pool->nr_buckets) {
+		memset(pool->buckets, 0xff, FIRST_BUCKETS * sizeof(*pool->buckets));
+		pool->nr_buckets = FIRST_BUCKETS;
+		pool->bucket_mask = FIRST_BUCKETS - 1;
+		return 0;
 	}
-	free(old);
+	if (pool->nr_buckets > pool->bucket_mask)
+		pool->bucket_mask = pool->bucket_mask * 2 + 1;
+	old = pool->nr_buckets & pool->bucket_mask >> 1;
+	id = pool->buckets[old];
+	pool->buckets[old] = pool->buckets[pool->nr_buckets++] = UINT32_MAX;
+	for (; id != UINT32_MAX; id = next) {
+		u32 *head = bucket_of(pool, pool_block(pool, id)->chain);
+
+		next = pool_block(pool, id)->hash_next;
+		pool_block(pool, id)->hash_next = *head;
+		*head = id;
+	}
 	return 0;
 }
 
@@ -349,75 +375,164 @@ int prefix_insert(struct pool *pool, const struct prefix_key *key, struct block_
 
 /* ---- roots ---- */
 
+static u32 *root_bucket(struct pool *pool, struct hash128 chain)
+{
+	return &pool->root_buckets[chain.lo & (pool->max_roots - 1)];
+}
+
+static void root_link(struct pool *pool, u32 root)
+{
+	u32 *head = root_bucket(pool, pool->roots[root].chain);
+
+	pool->roots[root].next = *head;
+	*head = root;
+}
+
+static void root_unlink(struct pool *pool, u32 root)
+{
+	u32 *link = root_bucket(pool, pool->roots[root].chain);
+
+	while (*link != root)
+		link = &pool->roots[*link].next;
+	*link = pool->roots[root].next;
+}
+
+/* Room for roots up to @root. */
+static int roots_reserve(struct pool *pool, u32 root)
+{
+	u32 max_nr = max(pool->max_roots, 64u), *buckets, *due;
+	struct prefix_root *roots;
+
+	while (max_nr <= root)
+		max_nr *= 2;
+	if (max_nr == pool->max_roots)
+		return 0;
+	roots = reallocarray(pool->roots, max_nr, sizeof(*roots));
+	if (!roots)
+		return -ENOMEM;
+	memset(roots + pool->max_roots, 0, (max_nr - pool->max_roots) * sizeof(*roots));
+	pool->roots = roots;
+	due = reallocarray(pool->roots_due, max_nr, sizeof(*due));
+	if (!due)
+		return -ENOMEM;
+	pool->roots_due = due;
+	buckets = calloc(max_nr, sizeof(*buckets));
+	if (!buckets)
+		return -ENOMEM;
+	free(pool->root_buckets);
+	pool->root_buckets = buckets;
+	pool->max_roots = max_nr;
+	for (u32 r = 1; r < pool->nr_roots; r++)
+		if (pool->roots[r].space)
+			root_link(pool, r);
+	return 0;
+}
+
 int root_set(struct pool *pool, u32 root, u32 space, const void *salt, u32 salt_bytes)
 {
 	struct prefix_root *r;
+	u8 *copy;
 
-	if (root >= pool->max_roots) {
-		u32 max_nr = max(root + 1, pool->max_roots * 2);
-		struct prefix_root *roots = reallocarray(pool->roots, max_nr, sizeof(*roots));
-
-		if (!roots)
-			return -ENOMEM;
-		memset(roots + pool->max_roots, 0, (max_nr - pool->max_roots) * sizeof(*roots));
-		pool->roots = roots;
-		pool->max_roots = max_nr;
-	}
-	r = &pool->roots[root];
-	r->salt = malloc(salt_bytes + 1);
-	if (!r->salt)
+	if (roots_reserve(pool, root))
+		return -ENOMEM;
+	copy = fault_point(FAULT_MEMORY) ? NULL : malloc(salt_bytes + 1);
+	if (!copy)
 		return -ENOMEM;
 	if (salt_bytes)
-		memcpy(r->salt, salt, salt_bytes);
+		memcpy(copy, salt, salt_bytes);
+	r = &pool->roots[root];
+	r->salt = copy;
 	r->salt_bytes = salt_bytes;
 	r->space = space;
-	r->chain = root_chain(space, r->salt, salt_bytes);
+	r->chain = root_chain(space, copy, salt_bytes);
+	root_link(pool, root);
 	pool->nr_roots = max(pool->nr_roots, root + 1);
 	return 0;
 }
 
-int pool_root(struct pool *pool, u32 space, const void *salt, u32 salt_bytes, u32 *root)
+void roots_loaded(struct pool *pool)
 {
-	u32 r, unused = 0;
-	int err = 0;
+	for (u32 r = pool->nr_roots; --r > 0;) {
+		if (pool->roots[r].space)
+			continue;
+		pool->roots[r].next = pool->root_free;
+		pool->root_free = r;
+	}
+}
 
-	lock_acquire(&pool->lock);
-	for (r = 1; r < pool->nr_roots; r++) {
-		struct prefix_root *pr = &pool->roots[r];
+/* The next submit writes or removes its record. */
+static void root_due(struct pool *pool, u32 root)
+{
+	if (pool->roots[root].due)
+		return;
+	pool->roots[root].due = true;
+	pool->roots_due[pool->nr_roots_due++] = root;
+}
 
-		if (!pr->space && !unused)
-			unused = r;
-		if (pr->space == space && pr->salt_bytes == salt_bytes &&
-		    (!salt_bytes || !memcmp(pr->salt, salt, salt_bytes)))
+static u32 root_find(struct pool *pool, u32 space, const void *salt, u32 salt_bytes)
+{
+	u32 r = 0;
+
+	if (pool->max_roots)
+		r = *root_bucket(pool, root_chain(space, salt, salt_bytes));
+	for (; r; r = pool->roots[r].next) {
+		struct prefix_root *root = &pool->roots[r];
+
+		if (root->space == space && root->salt_bytes == salt_bytes &&
+		    (!salt_bytes || !memcmp(root->salt, salt, salt_bytes)))
 			break;
 	}
-	if (r >= pool->nr_roots) {
-		r = unused ? unused : max(pool->nr_roots, 1u);
-		err = root_set(pool, r, space, salt, salt_bytes);
-		if (!err) {
-			pool->roots[r].recorded = false; /* what is on record is another one */
-			pool->nr_roots_unrecorded++;
-		}
-	}
-	*root = r;
+	return r;
+}
+
+/* A new root in a free place. Return: it, 0: no memory. */
+static u32 root_make(struct pool *pool, u32 space, const void *salt, u32 salt_bytes)
+{
+	u32 r = pool->root_free ? pool->root_free : pool->nr_roots;
+	u32 next = pool->root_free ? pool->roots[r].next : 0;
+
+	if (root_set(pool, r, space, salt, salt_bytes))
+		return 0;
+	pool->root_free = next;
+	root_due(pool, r);
+	return r;
+}
+
+int pool_root(struct pool *pool, u32 space, const void *salt, u32 salt_bytes, u32 *root)
+{
+	lock_acquire(&pool->lock);
+	*root = root_find(pool, space, salt, salt_bytes);
+	if (!*root)
+		*root = root_make(pool, space, salt, salt_bytes);
 	lock_release(&pool->lock);
-	return err;
+	return *root ? 0 : -ENOMEM;
+}
+
+static void root_drop(struct pool *pool, u32 root)
+{
+	struct prefix_root *r = &pool->roots[root];
+
+	root_unlink(pool, root);
+	free(r->salt);
+	r->salt = NULL;
+	r->salt_bytes = 0;
+	r->space = 0;
+	r->next = pool->root_free;
+	pool->root_free = root;
+	root_due(pool, root);
 }
 
 void prefix_drop_space(struct pool *pool, u32 space)
 {
 	lock_acquire(&pool->lock);
-	for (u32 r = 1; r < pool->nr_roots; r++) {
-		if (pool->roots[r].space != space)
-			continue;
-		free(pool->roots[r].salt);
-		/* Its record goes with the next submit; the slot is not used again before a mount. */
-		pool->roots[r] = (struct prefix_root){.recorded = pool->roots[r].recorded};
-		pool->nr_roots_unrecorded++;
-	}
+	for (u32 r = 1; r < pool->nr_roots; r++)
+		if (pool->roots[r].space == space)
+			root_drop(pool, r);
 	for (u32 id = 0; id < pool->nr_ids; id++) {
 		struct block *b = pool_block(pool, id);
 
+		if (id % BREATHE == BREATHE - 1)
+			pool_breathe(pool);
 		if (!(b->flags & BLOCK_INDEXED) || b->space != space)
 			continue;
 		prefix_remove(pool, id);
@@ -432,5 +547,7 @@ void prefix_free(struct pool *pool)
 	for (u32 r = 1; r < pool->nr_roots; r++)
 		free(pool->roots[r].salt);
 	free(pool->roots);
+	free(pool->root_buckets);
+	free(pool->roots_due);
 	free(pool->buckets);
 }
