@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests of the programming interface, as they travel: over a session's socket, in an ioctl on a
+ * `kv` file or the mount's root, and over the character device. One dispatcher serves all of them.
+ *
+ * A request is a batch: a struct kvc_batch, then nr_cmds struct kvc_cmd, then, for ioctls only, data.
+ * The reply is the same bytes with results filled in. Commands run in order; one that fails does not
+ * stop those behind it, unless KVC_BATCH_STOP is set (then they get -ECANCELED).
+ *
+ * Data that do not fit a command (token ids, paths, extents) lie in the *arena*: for a session the
+ * shared memory that came with KVC_OP_HELLO, for an ioctl the bytes behind the commands. A struct
+ * kvc_ref names a part of it by offset and length in bytes. What a reference does not cover is -EFAULT.
+ *
+ *   socket   SOCK_SEQPACKET at `socket=` of .kvc/config; one message a batch, at most KVC_MSG_MAX bytes
+ *   ioctl    ioctl(fd, KVC_IOC_BATCH(bytes), buf), at most KVC_IOCTL_MAX bytes (-E2BIG from the library)
+ *
+ * Little-endian, naturally aligned, no padding that is not named. Unknown op: -EOPNOTSUPP; nonzero
+ * reserved fields or unknown flags: -EINVAL. A message with a wrong length, magic or version ends the
+ * session.
+ */
+#ifndef KVC_IOCTL_H
+#define KVC_IOCTL_H
+
+#include <linux/ioctl.h>
+#include <stdint.h>
+
+#define KVC_ABI_VERSION 1u
+#define KVC_BATCH_MAGIC 0x4b564342u	/* "BCVK" on the wire */
+#define KVC_MSG_MAX	65536u
+#define KVC_IOCTL_MAX	16000u
+#define KVC_ARENA_MIN	(1u << 20)
+#define KVC_ARENA_MAX	(1u << 30)
+#define KVC_ALL		UINT64_MAX
+
+/** enum kvc_op - which member of struct kvc_cmd's union is in force. */
+enum kvc_op {
+	KVC_OP_HELLO = 1,	/* first message of a session, alone in its batch */
+	KVC_OP_OPEN,		/* a sequence by path: handle */
+	KVC_OP_CLOSE,		/* give a handle and its pins back */
+	KVC_OP_MATCH,		/* token ids against the prefix cache: count only, or attach */
+	KVC_OP_MAP,		/* pin a range and tell where its blocks lie */
+	KVC_OP_UNMAP,		/* unpin a range that was mapped */
+	KVC_OP_APPEND,		/* reserve blocks behind the committed tokens, to be filled in place */
+	KVC_OP_COMMIT,		/* the tokens filled so far are final */
+	KVC_OP_FORK,
+	KVC_OP_TRUNCATE,
+	KVC_OP_PREFETCH,
+	KVC_OP_STATE,		/* decoding, queued, paused, idle */
+	KVC_OP_QUERY,		/* tokens, residency */
+	KVC_OP_ADMIT,		/* may this sequence run now? */
+	KVC_OP_POOL,		/* descriptors of the pool files that a client may map (socket only) */
+	KVC_NR_OPS
+};
+
+/** struct kvc_ref - bytes in the arena. */
+struct kvc_ref {
+	uint32_t off;
+	uint32_t bytes;
+};
+
+/**
+ * struct kvc_extent - where a run of a sequence's blocks lies. Blocks of a run are adjacent in memory,
+ * each takes block_stride bytes.
+ */
+struct kvc_extent {
+	uint32_t pool;		/* pool file, as numbered by KVC_OP_POOL */
+	uint32_t nr_blocks;
+	uint64_t off;		/* bytes in that file */
+};
+
+enum {
+	KVC_OPEN_CREATE = 1,	/* make directory, kv and tokens when missing */
+	KVC_OPEN_WRITE = 2,	/* append, commit, truncate, state; needs write permission */
+	KVC_OPEN_EXCL = 4,
+};
+
+struct kvc_op_hello {
+	uint32_t abi;		/* in: KVC_ABI_VERSION; out: the daemon's */
+	uint32_t flags;		/* 0 */
+	uint64_t arena_bytes;	/* in: wanted; out: given. Its memfd comes with the reply */
+	uint64_t generation;	/* out: changes whenever the daemon restarts */
+	uint32_t view_slots;	/* out: u64 generation words at the start of the arena, one per handle */
+	uint32_t reserved;
+};
+
+struct kvc_op_open {
+	struct kvc_ref path;	/* in: below the mount, no leading slash */
+	uint32_t flags;		/* in: KVC_OPEN_* */
+	uint32_t slot;		/* out: generation word of this handle */
+	uint32_t block_tokens;	/* out, as all below */
+	uint32_t tokens;	/* committed */
+	uint64_t block_bytes;
+	uint64_t block_stride;
+	uint64_t token_bytes;
+	uint32_t layers;
+	uint32_t layout;	/* enum kv_layout: 0 hnd, 1 nhd, 2 mla, 3 opaque */
+	uint64_t generation;	/* value of the slot's word while handle and views are good */
+};
+
+enum { KVC_MATCH_ATTACH = 1 };	/* write the ids to the sequence and attach what is cached */
+
+struct kvc_op_match {
+	struct kvc_ref ids;	/* in: u32 token ids */
+	uint32_t flags;		/* in: KVC_MATCH_* */
+	uint32_t matched;	/* out: leading tokens cached (attached with KVC_MATCH_ATTACH) */
+	uint32_t dram_blocks;	/* out: of these, how many lie in DRAM */
+	uint32_t nvme_blocks;
+};
+
+enum {
+	KVC_MAP_NOWAIT = 1,	/* -EAGAIN when something is not resident (a prefetch is started) */
+	KVC_MAP_WRITE = 2,	/* APPEND's range: open blocks of this handle */
+};
+
+struct kvc_op_map {
+	uint64_t first_block;	/* in */
+	uint64_t nr_blocks;	/* in: KVC_ALL: to the end; out: blocks mapped */
+	struct kvc_ref extents;	/* in: room for struct kvc_extent[]; out: bytes used */
+	uint32_t flags;		/* in: KVC_MAP_* */
+	uint32_t reserved;
+};
+
+struct kvc_op_append {
+	uint32_t tokens;	/* in: room for this many beyond the committed ones */
+	uint32_t flags;		/* 0 */
+	uint64_t first_block;	/* out: block that holds token T (T = committed tokens) */
+	uint64_t nr_blocks;	/* out: blocks reserved for this handle, pinned, zero where new */
+	struct kvc_ref extents;	/* in: room; out: bytes used */
+};
+
+struct kvc_op_commit {
+	uint32_t tokens;	/* in: committed tokens from now on, all filled in place */
+	uint32_t flags;		/* 0 */
+	struct kvc_ref ids;	/* in: ids of the tokens beyond the known ones; may be empty */
+	uint32_t durable;	/* in: 1: as fsync */
+	uint32_t committed;	/* out */
+};
+
+struct kvc_op_fork {
+	struct kvc_ref path;	/* in: the new sequence */
+	uint32_t tokens;	/* in: UINT32_MAX: all */
+	uint32_t reserved;
+};
+
+struct kvc_op_truncate {
+	uint32_t tokens;
+	uint32_t reserved;
+};
+
+struct kvc_op_prefetch {
+	uint64_t first_block, nr_blocks;
+	uint64_t deadline_us;	/* 0: none */
+};
+
+struct kvc_op_state {
+	uint32_t state;		/* 0 idle, 1 paused, 2 queued, 3 decoding */
+	uint32_t paused_s;	/* expected return, 0 unknown */
+};
+
+struct kvc_op_query {
+	uint32_t tokens, ids, cached_tokens, state;	/* out */
+	uint32_t blocks, dram_blocks, nvme_blocks, shared_blocks;
+};
+
+enum { KVC_ADMIT_RUN = 0, KVC_ADMIT_WAIT = 1, KVC_ADMIT_RECOMPUTE = 2 };
+
+struct kvc_op_admit {
+	uint32_t tokens;	/* in: the sequence's full input */
+	uint32_t answer;	/* out: KVC_ADMIT_* */
+};
+
+struct kvc_op_pool {
+	uint32_t first;		/* in: first pool file wanted */
+	uint32_t nr;		/* out: descriptors that came with this reply (SCM_RIGHTS), in order */
+	uint32_t total;		/* out: pool files this client may see now */
+	uint32_t writable;	/* out: bit i: descriptor i may be mapped for writing */
+	uint64_t bytes;		/* out: size of each file */
+};
+
+/** struct kvc_cmd - one command; 96 bytes. */
+struct kvc_cmd {
+	uint16_t op;		/* enum kvc_op */
+	uint16_t flags;		/* 0 */
+	int32_t result;		/* out: 0 or negative errno */
+	uint32_t handle;	/* sequence; 0 on a `kv` file's ioctl: that file's sequence */
+	uint32_t reserved;
+	uint64_t cookie;	/* the caller's, returned as given */
+	union {
+		struct kvc_op_hello hello;
+		struct kvc_op_open open;
+		struct kvc_op_match match;
+		struct kvc_op_map map;
+		struct kvc_op_append append;
+		struct kvc_op_commit commit;
+		struct kvc_op_fork fork;
+		struct kvc_op_truncate truncate;
+		struct kvc_op_prefetch prefetch;
+		struct kvc_op_state state;
+		struct kvc_op_query query;
+		struct kvc_op_admit admit;
+		struct kvc_op_pool pool;
+		uint64_t room[9];
+	};
+};
+
+/** struct kvc_batch - head of a message. */
+struct kvc_batch {
+	uint32_t magic;		/* KVC_BATCH_MAGIC */
+	uint16_t abi;		/* KVC_ABI_VERSION */
+	uint16_t flags;		/* KVC_BATCH_* */
+	uint32_t nr_cmds;
+	uint32_t bytes;		/* of the whole message */
+	uint64_t sequence;	/* counts a session's messages from 1: a replayed one ends it */
+};
+
+enum { KVC_BATCH_STOP = 1 };
+
+/** KVC_IOC_BATCH() - request number of a batch of @bytes. */
+#define KVC_IOC_BATCH(bytes) _IOC(_IOC_READ | _IOC_WRITE, 'k', 0x56, (bytes))
+
+_Static_assert(sizeof(struct kvc_cmd) == 96, "wire format");
+_Static_assert(sizeof(struct kvc_batch) == 24, "wire format");
+_Static_assert(sizeof(struct kvc_extent) == 16, "wire format");
+
+#endif
