@@ -76,7 +76,7 @@ int bench_write(const struct bench *bench)
 		{"P14", "write_fsync_nvme", "GB/s", "disk_fs", BETTER_HIGH, 0, 0},
 	};
 	u64 bytes = round_up_pow2(bench->size_bytes ? bench->size_bytes : DEFAULT_BYTES, MIB(2));
-	int err = measure(bench, in_dram, bytes, 2 * bytes + MIB(256));
+	int err = measure(bench, in_dram, bytes, bytes + bytes / 2 + MIB(256));
 	int err2 = measure(bench, on_disk, bytes, max(bytes / 4, MIB(64)));
 
 	return err ? err : err2;
