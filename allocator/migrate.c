@@ -15,6 +15,7 @@
 #include "allocator/base/bug.h"
 #include "allocator/base/clock.h"
 #include "allocator/base/err.h"
+#include "allocator/base/fault.h"
 #include "allocator/base/hash.h"
 #include "allocator/base/log.h"
 #include "allocator/pool_types.h"
@@ -52,7 +53,7 @@ static int batch_init(struct pool *pool, struct move_batch *batch, const u32 *id
 		.ios = calloc(nr, sizeof(struct tier_io *)),
 		.nr = nr,
 	};
-	if (!batch->moves || !batch->ios) {
+	if (!batch->moves || !batch->ios || fault_point(FAULT_MEMORY)) {
 		free(batch->moves);
 		free(batch->ios);
 		return -ENOMEM;

@@ -144,8 +144,10 @@ int idvec_push(struct idvec *vec, u32 id, u32 gen)
 {
 	if (vec->nr == vec->max) {
 		u32 size = vec->max ? vec->max * 2 : 256;
-		struct idgen *v = reallocarray(vec->v, size, sizeof(*v));
+		struct idgen *v = NULL;
 
+		if (!fault_point(FAULT_MEMORY))
+			v = reallocarray(vec->v, size, sizeof(*v));
 		if (!v)
 			return -ENOMEM;
 		vec->v = v;
