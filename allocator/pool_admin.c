@@ -306,19 +306,64 @@ void block_check(struct pool *pool, u32 id)
 	}
 }
 
+/** struct tally - what the pool's gauges should say, counted anew. */
+struct tally {
+	u64 live, cached, named_bytes, pinned_bytes, indexed;
+	u64 copies[NR_BLOCK_TIERS], bytes[NR_BLOCK_TIERS];
+	bool busy;
+	u32 (*kids)[NR_BLOCK_TIERS]; /* by block id */
+};
+
+static void tally_add(struct pool *pool, struct tally *t, u32 id)
+{
+	struct block *b = pool_block(pool, id), *parent = prefix_parent(pool, b);
+
+	if (!(b->flags & BLOCK_LIVE))
+		return;
+	t->live++;
+	t->cached += !b->ref;
+	t->indexed += !!(b->flags & BLOCK_INDEXED);
+	t->busy |= !!(b->flags & BLOCK_IO);
+	t->named_bytes += b->ref ? block_stride(b) : 0;
+	t->pinned_bytes += b->pin ? block_stride(b) : 0;
+	for (int tier = 0; tier < NR_BLOCK_TIERS; tier++) {
+		bool has = b->ext[tier] != EXTENT_NONE;
+
+		t->copies[tier] += has;
+		t->bytes[tier] += has ? block_stride(b) : 0;
+		if (parent && has)
+			t->kids[b->parent][tier]++;
+	}
+}
+
+static void tally_compare(struct pool *pool, const struct tally *t)
+{
+	KVC_BUG_ON(t->live != pool->live_blocks_now || t->cached != pool->cached_blocks_now);
+	KVC_BUG_ON(t->named_bytes != pool->named_bytes_now || t->indexed != pool->nr_indexed);
+	KVC_BUG_ON(t->pinned_bytes != pool->pinned_bytes_now);
+	for (int tier = 0; tier < NR_BLOCK_TIERS; tier++) {
+		u64 bytes = t->bytes[tier] + (tier == IN_NVME ? pool->limbo_bytes_now : 0);
+
+		KVC_BUG_ON(t->copies[tier] != pool->copies_now[tier]);
+		/* a block that is moved inside a tier has two extents there */
+		KVC_BUG_ON(pool->room[tier] && !t->busy && bytes != extents_used(pool->room[tier]));
+	}
+	for (u32 id = 0; id < pool->nr_ids; id++)
+		KVC_BUG_ON(memcmp(t->kids[id], pool_block(pool, id)->kids, sizeof(t->kids[id])));
+}
+
 void pool_check(struct pool *pool)
 {
-	u64 named = 0, live = 0;
+	struct tally t = {0};
 
 	lock_acquire(&pool->lock);
+	t.kids = calloc((size_t)pool->nr_ids + 1, sizeof(*t.kids));
+	KVC_BUG_ON(!t.kids);
 	for (u32 id = 0; id < pool->nr_ids; id++) {
-		struct block *b = pool_block(pool, id);
-
 		block_check(pool, id);
-		live += !!(b->flags & BLOCK_LIVE);
-		if (b->ref)
-			named += block_stride(b);
+		tally_add(pool, &t, id);
 	}
-	KVC_BUG_ON(named != pool->named_bytes_now || live != pool->live_blocks_now);
+	tally_compare(pool, &t);
+	free(t.kids);
 	lock_release(&pool->lock);
 }
