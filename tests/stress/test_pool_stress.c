@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include "lib/metastore.h"
 #include "lib/test.h"
 #include "lib/pool_fixture.h"
 
@@ -30,6 +31,7 @@ struct worker {
 	struct test_rng rng;
 	struct owned owned[OWNED];
 	u64 steps, wrong;
+	bool records;	/* there is a metadata store */
 	u32 nr;
 };
 
@@ -102,6 +104,23 @@ static void copy_owned(struct worker *w, struct owned *o)
 	o->open = true;
 }
 
+/* Give the block a record, as a table that names it would. */
+static void record_owned(struct worker *w, struct owned *o)
+{
+	struct pool *pool = w->fx->pool;
+	u64 seq;
+
+	if (!w->records)
+		return;
+	expect(w, !pool_seal(pool, &o->id, 1));
+	expect(w, !pool_writeback(pool, &o->id, 1));
+	expect(w, !pool_flush(pool));
+	expect(w, !pool_submit(pool, &o->id, 1, NULL, &seq));
+	o->open = false;
+	if (!test_rng_below(&w->rng, 4))
+		expect(w, !pool_commit(pool, seq));
+}
+
 static void use_owned(struct worker *w, struct owned *o)
 {
 	struct pool *pool = w->fx->pool;
@@ -128,6 +147,9 @@ static void use_owned(struct worker *w, struct owned *o)
 	case 5:
 		pool_drop_cached(pool, 0, test_rng_below(&w->rng, NR_BLOCK_TIERS + 1), &blocks,
 				 &bytes);
+		break;
+	case 7:
+		record_owned(w, o);
 		break;
 	case 6:
 		pool_touch(pool, &o->id, 1, CLASS_QUEUED, 70);
@@ -160,10 +182,69 @@ static void *work(void *arg)
 	return NULL;
 }
 
-static void run(u64 dram, u64 nvme)
+/* A metadata store under the pool, and the commit interval without pause. */
+struct recorder {
+	struct metastore dir;
+	struct meta *meta;
+	struct pool *pool;
+	pthread_t thread;
+	atomic_bool stop;
+	u64 wrong;
+};
+
+static int load_nothing(void *ctx, const struct meta_key *key, const void *value, u32 bytes)
+{
+	return -EUCLEAN;
+}
+
+static void *tick_always(void *arg)
+{
+	struct recorder *r = arg;
+
+	while (!atomic_load(&r->stop))
+		r->wrong += pool_tick(r->pool) != 0;
+	return NULL;
+}
+
+static void recorder_open(struct recorder *r, struct pool *pool)
+{
+	struct meta_opts opts = {.create = true, .checkpoint_bytes = MIB(1),
+				 .durable = pool_meta_durable, .ctx = pool};
+
+	*r = (struct recorder){.pool = pool};
+	metastore_make(&r->dir);
+	assert_int_equal(meta_open(&r->meta, r->dir.dir_fd, &opts, load_nothing, NULL, NULL), 0);
+	pool_set_meta(pool, r->meta);
+	assert_int_equal(pthread_create(&r->thread, NULL, tick_always, r), 0);
+}
+
+static void recorder_stop(struct recorder *r)
+{
+	atomic_store(&r->stop, true);
+	pthread_join(r->thread, NULL);
+	assert_int_equal(r->wrong, 0);
+}
+
+/* All that was freed comes out of limbo. */
+static void recorder_close(struct recorder *r)
+{
+	struct pool_stats s;
+	u64 seq;
+
+	assert_int_equal(pool_submit(r->pool, NULL, 0, NULL, &seq), 0);
+	assert_int_equal(pool_commit(r->pool, seq), 0);
+	pool_meta_durable(r->pool, seq);
+	pool_get_stats(r->pool, &s);
+	assert_int_equal(s.tier[IN_NVME].used, 0);
+	assert_int_equal(meta_close(r->meta), 0);
+	metastore_remove(&r->dir);
+}
+
+static void run(u64 dram, u64 nvme, bool records)
 {
 	static struct worker workers[THREADS];
 	struct pool_fixture fx;
+	struct recorder recorder;
 	struct test_rng rng;
 	struct pool_stats s;
 	u64 blocks, bytes, wrong = 0;
@@ -174,8 +255,11 @@ static void run(u64 dram, u64 nvme)
 	pool_fixture_open(&fx, dram, nvme);
 	assert_int_equal(pool_root(fx.pool, 1, "", 0, &root), 0);
 	assert_int_equal(root, 1);
+	if (records)
+		recorder_open(&recorder, fx.pool);
 	for (int i = 0; i < THREADS; i++) {
 		workers[i].fx = &fx;
+		workers[i].records = records;
 		workers[i].rng.state = test_rng_u64(&rng) | 1;
 		workers[i].steps = test_count(6000);
 		assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
@@ -185,6 +269,8 @@ static void run(u64 dram, u64 nvme)
 		wrong += workers[i].wrong;
 	}
 	assert_int_equal(wrong, 0);
+	if (records)
+		recorder_stop(&recorder);
 	pool_drop_cached(fx.pool, 0, NR_BLOCK_TIERS, &blocks, &bytes);
 	pool_check(fx.pool);
 	pool_get_stats(fx.pool, &s);
@@ -195,22 +281,29 @@ static void run(u64 dram, u64 nvme)
 	assert_int_equal(s.blocks, 0);
 	assert_int_equal(s.tier[IN_DRAM].used, 0);
 	assert_int_equal(s.tier[IN_DRAM].pinned, 0);
+	if (records)
+		recorder_close(&recorder);
 	pool_fixture_close(&fx);
 }
 
 static void with_two_tiers(void **state)
 {
-	run(MIB(12), MIB(64));
+	run(MIB(12), MIB(64), false);
 }
 
 static void nearly_full(void **state)
 {
-	run(MIB(12), MIB(24));
+	run(MIB(12), MIB(24), false);
+}
+
+static void with_records(void **state)
+{
+	run(MIB(12), MIB(24), true);
 }
 
 static void volatile_mode(void **state)
 {
-	run(MIB(32), 0);
+	run(MIB(32), 0, false);
 }
 
 struct mover {
@@ -260,6 +353,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(with_two_tiers),
 		cmocka_unit_test(nearly_full),
+		cmocka_unit_test(with_records),
 		cmocka_unit_test(volatile_mode),
 		cmocka_unit_test(blocks_come_while_others_move),
 	};
