@@ -109,6 +109,7 @@ static void *wait_for_signal(void *arg)
 
 	while (sigwait(set, &sig))
 		;
+	cli_error("interrupted: what was made is removed");
 	pthread_mutex_lock(&lock);
 	while (nr_entries)
 		undo(&stack[--nr_entries]);
