@@ -12,8 +12,7 @@ static bool worth_saving(const struct block *b)
 {
 	const u32 need = BLOCK_LIVE | BLOCK_SEALED | BLOCK_INDEXED | BLOCK_DRAM_VALID;
 
-	return (b->flags & need) == need && !(b->flags & (BLOCK_NVME_VALID | BLOCK_BAD)) &&
-	       !b->ref;
+	return (b->flags & need) == need && !(b->flags & (BLOCK_NVME_VALID | BLOCK_BAD)) && !b->ref;
 }
 
 /* Name the next cached blocks from *@at on. Return: how many. */

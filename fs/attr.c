@@ -59,9 +59,9 @@ void attr_fill(struct fs *fs, struct inode *inode, struct stat *st)
 /* In a namespace names come and go by other ways than the kernel's own: never kept. */
 static double entry_timeout(const struct inode *inode)
 {
-	const struct inode *dir = inode_is_dir(inode) ? inode :
-				  inode->links	      ? inode->links->dir :
-							NULL;
+	const struct inode *dir = inode_is_dir(inode) ? inode
+				  : inode->links      ? inode->links->dir
+						      : NULL;
 
 	return dir && dir_ns(dir) ? 0 : 1;
 }

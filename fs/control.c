@@ -29,7 +29,7 @@ static const struct node {
 struct control_file {
 	u64 ino;
 	struct textbuf text;
-	struct conversation *talk;	/* control */
+	struct conversation *talk; /* control */
 };
 
 void cred_of(struct cred *cred, fuse_req_t req)
@@ -98,8 +98,8 @@ static bool is_empty_in_ns(const struct inode *inode)
 /* Owner and permissions of what is told about; status is never writable. Lock held. */
 static void status_attr(const struct inode *inode, u64 ino, struct stat *st)
 {
-	u32 mode = ino & CONTROL_FILE_BIT ? S_IFREG | (inode->mode & 0444) :
-					    S_IFDIR | (inode->mode & 0555);
+	u32 mode = ino & CONTROL_FILE_BIT ? S_IFREG | (inode->mode & 0444)
+					  : S_IFDIR | (inode->mode & 0555);
 
 	st->st_mode = mode;
 	st->st_uid = inode->uid;
@@ -112,8 +112,11 @@ static int control_attr(struct fs *fs, u64 ino, struct stat *st)
 	u64 target = status_target(ino);
 	struct inode *inode;
 
-	*st = (struct stat){.st_ino = ino, .st_nlink = 1, .st_uid = geteuid(),
-			    .st_gid = getegid(), .st_blksize = KVC_PAGE_SIZE};
+	*st = (struct stat){.st_ino = ino,
+			    .st_nlink = 1,
+			    .st_uid = geteuid(),
+			    .st_gid = getegid(),
+			    .st_blksize = KVC_PAGE_SIZE};
 	st->st_mtim.tv_sec = st->st_ctim.tv_sec = st->st_atim.tv_sec = time(NULL);
 	if (target) {
 		fs_lock(fs);

@@ -13,8 +13,9 @@
 
 #define CONTROL_NAME	   ".kvc"
 #define CONTROL_BIT	   (1ull << 62)
-#define CONTROL_STATUS_BIT (1ull << 61)	/* status of the inode in the bits below */
-#define CONTROL_FILE_BIT   (1ull << 60)	/* a status that is a file: the same inode may be both in turn */
+#define CONTROL_STATUS_BIT (1ull << 61) /* status of the inode in the bits below */
+#define CONTROL_FILE_BIT                                                                           \
+	(1ull << 60) /* a status that is a file: the same inode may be both in turn */
 
 static inline bool control_owns(u64 ino)
 {
@@ -34,7 +35,7 @@ void control_release(fuse_req_t req, struct fuse_file_info *fi);
 struct cred {
 	uid_t uid;
 	gid_t gid;
-	int nr_groups;		/* supplementary ones in @groups */
+	int nr_groups; /* supplementary ones in @groups */
 	gid_t groups[64];
 };
 void cred_of(struct cred *cred, fuse_req_t req);
@@ -67,17 +68,17 @@ void conversation_read(struct conversation *c, fuse_req_t req, size_t size);
 /* ---- requests (control_verbs.c) ---- */
 struct request {
 	struct fs *fs;
-	fuse_req_t req;		/* for interruption only */
+	fuse_req_t req; /* for interruption only */
 	const struct cred *cred;
-	char *args[4];		/* unescaped; args[0] the verb */
+	char *args[4]; /* unescaped; args[0] the verb */
 	unsigned int nr_args;
 	struct {
 		char *key, *value;
 	} opts[4];
 	unsigned int nr_opts;
-	const u32 *ids;		/* match */
+	const u32 *ids; /* match */
 	u32 nr_ids;
-	struct textbuf *reply;	/* "key=value ..." behind "ok", or the reason of an error */
+	struct textbuf *reply; /* "key=value ..." behind "ok", or the reason of an error */
 };
 /** request_run() - Return: 0 or -errno with a reason in @reply. May block. */
 int __must_check request_run(struct request *r);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * .kvc/control: one conversation per open file (fs/uapi/kvc_control.h). Writes gather a request, the
- * first read after it is complete runs it, reads go on through the reply.
+ * .kvc/control: one conversation per open file (fs/uapi/kvc_control.h). Writes gather a request,
+ * the first read after it is complete runs it, reads go on through the reply.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -14,12 +14,12 @@
 #include "fs/uapi/kvc_control.h"
 
 struct conversation {
-	struct lock lock;	/* LOCK_LEAF: all that follows but while a request runs */
+	struct lock lock; /* LOCK_LEAF: all that follows but while a request runs */
 	bool running;
 	char line[KVC_CONTROL_LINE_MAX + 1];
 	size_t line_len;
-	bool line_done;		/* its newline has come */
-	u8 *ids;		/* match: bytes of token ids */
+	bool line_done; /* its newline has come */
+	u8 *ids;	/* match: bytes of token ids */
 	size_t ids_len, ids_want;
 	char reply[KVC_CONTROL_REPLY_MAX];
 	size_t reply_len, reply_off;
@@ -181,9 +181,12 @@ static int split(struct request *r, char *line)
 static int run_line(struct conversation *c, fuse_req_t req, const struct cred *cred,
 		    struct textbuf *reply)
 {
-	struct request r = {
-		.fs = fs_of(req), .req = req, .cred = cred, .reply = reply,
-		.ids = (const u32 *)(void *)c->ids, .nr_ids = (u32)(c->ids_len / 4)};
+	struct request r = {.fs = fs_of(req),
+			    .req = req,
+			    .cred = cred,
+			    .reply = reply,
+			    .ids = (const u32 *)(void *)c->ids,
+			    .nr_ids = (u32)(c->ids_len / 4)};
 	int err;
 
 	if (!c->line_done || c->ids_len < c->ids_want) {

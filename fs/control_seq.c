@@ -9,7 +9,7 @@
 #include "fs/kvdir.h"
 #include "fs/kvxattr.h"
 
-#define SLICE 256u	/* sequences told per hold of the lock */
+#define SLICE 256u /* sequences told per hold of the lock */
 
 /** struct seq_facts - one moment of a sequence. */
 struct seq_facts {
@@ -25,11 +25,15 @@ static void get_facts(struct fseq *fseq, struct seq_facts *f)
 	struct sequence *s = fseq->seq;
 
 	lock_acquire(&s->tab.lock);
-	*f = (struct seq_facts){
-		.T = s->T, .nr_ids = s->nr_ids, .nr_blocks = s->tab.nr_blocks,
-		.block_tokens = s->geo->block_tokens, .size = s->tab.size,
-		.last_use_ns = s->last_use_ns, .state = s->state, .pinned = s->pinned,
-		.priority = s->priority};
+	*f = (struct seq_facts){.T = s->T,
+				.nr_ids = s->nr_ids,
+				.nr_blocks = s->tab.nr_blocks,
+				.block_tokens = s->geo->block_tokens,
+				.size = s->tab.size,
+				.last_use_ns = s->last_use_ns,
+				.state = s->state,
+				.pinned = s->pinned,
+				.priority = s->priority};
 	lock_release(&s->tab.lock);
 }
 
@@ -49,8 +53,9 @@ static void put_time(struct textbuf *tb, u64 ns)
 
 static void put_residency(struct textbuf *tb, const struct pool_residency *res)
 {
-	textbuf_printf(tb, "tier.hbm: 0\ntier.dram: %u\ntier.nvme: %u\ntier.remote: 0\n"
-			   "lossy_blocks: %u\nprefetching: unknown\n",
+	textbuf_printf(tb,
+		       "tier.hbm: 0\ntier.dram: %u\ntier.nvme: %u\ntier.remote: 0\n"
+		       "lossy_blocks: %u\nprefetching: unknown\n",
 		       res->dram, res->nvme, res->lossy);
 }
 
@@ -72,10 +77,11 @@ static void seq_status(struct fseq *fseq, struct textbuf *tb)
 	textbuf_printf(tb, "tokens: %u\nids: %u\nblocks: %u\nopen_tail_tokens: %u\nsize: %llu\n",
 		       f.T, f.nr_ids, f.nr_blocks, f.T % f.block_tokens,
 		       (unsigned long long)f.size);
-	textbuf_printf(tb, "shared_blocks: %u\nexclusive_bytes: %llu\nstate: %s\npriority: %u\n"
-			   "pins: %s\n",
-		       res.shared, (unsigned long long)res.exclusive_bytes,
-		       seq_state_name(f.state), f.priority, f.pinned ? "dram" : "none");
+	textbuf_printf(tb,
+		       "shared_blocks: %u\nexclusive_bytes: %llu\nstate: %s\npriority: %u\n"
+		       "pins: %s\n",
+		       res.shared, (unsigned long long)res.exclusive_bytes, seq_state_name(f.state),
+		       f.priority, f.pinned ? "dram" : "none");
 	put_residency(tb, &res);
 	textbuf_printf(tb, "last_use: ");
 	put_time(tb, f.last_use_ns);

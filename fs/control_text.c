@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 #include "allocator/base/err.h"
+#include "allocator/media.h"
 #include "fs/control.h"
 #include "fs/store.h"
-#include "tiers/tier.h"
 
 void text_version(struct fs *fs, const struct cred *cred, struct textbuf *tb)
 {
@@ -15,22 +15,22 @@ void text_version(struct fs *fs, const struct cred *cred, struct textbuf *tb)
 
 /* Counters of the pool by name; those that end in _now go up and down. */
 #define POOL_COUNTERS(X)                                                                           \
-	X(hit_tokens, hit_tokens, "tokens of lookups that were found in the prefix index")        \
-	X(lookup_tokens, lookup_tokens, "tokens that lookups asked for")                          \
-	X(stall_us, stall_us, "microseconds that readers and writers waited for tiers")           \
-	X(first_reads_resident, first_reads_resident, "blocks asked for that were in DRAM")       \
-	X(first_reads_cold, first_reads_cold, "blocks asked for that had to be loaded")           \
-	X(evicted_dram, evicted_dram, "blocks evicted from DRAM")                                 \
-	X(evicted_nvme, evicted_nvme, "blocks evicted from NVMe")                                 \
-	X(demoted, demoted, "blocks moved down")                                                  \
-	X(promoted, promoted, "blocks moved up")                                                  \
-	X(moved, moved, "blocks moved within a tier")                                             \
-	X(checksum_errors, checksum_errors, "blocks that failed their checksum")                  \
-	X(blocks_now, blocks, "blocks")                                                           \
-	X(cached_blocks_now, cached_blocks, "blocks that nothing names")                          \
-	X(indexed_blocks_now, indexed_blocks, "blocks in the prefix index")                       \
-	X(capacity_bytes_now, capacity, "bytes that names may take")                              \
-	X(named_bytes_now, named_bytes, "bytes that names take")                                  \
+	X(hit_tokens, hit_tokens, "tokens of lookups that were found in the prefix index")         \
+	X(lookup_tokens, lookup_tokens, "tokens that lookups asked for")                           \
+	X(stall_us, stall_us, "microseconds that readers and writers waited for tiers")            \
+	X(first_reads_resident, first_reads_resident, "blocks asked for that were in DRAM")        \
+	X(first_reads_cold, first_reads_cold, "blocks asked for that had to be loaded")            \
+	X(evicted_dram, evicted_dram, "blocks evicted from DRAM")                                  \
+	X(evicted_nvme, evicted_nvme, "blocks evicted from NVMe")                                  \
+	X(demoted, demoted, "blocks moved down")                                                   \
+	X(promoted, promoted, "blocks moved up")                                                   \
+	X(moved, moved, "blocks moved within a tier")                                              \
+	X(checksum_errors, checksum_errors, "blocks that failed their checksum")                   \
+	X(blocks_now, blocks, "blocks")                                                            \
+	X(cached_blocks_now, cached_blocks, "blocks that nothing names")                           \
+	X(indexed_blocks_now, indexed_blocks, "blocks in the prefix index")                        \
+	X(capacity_bytes_now, capacity, "bytes that names may take")                               \
+	X(named_bytes_now, named_bytes, "bytes that names take")                                   \
 	X(free_bytes_now, free_bytes, "bytes free, cached blocks included")
 
 /** struct counter_out - where counters go: plain lines or Prometheus text. */
@@ -61,24 +61,25 @@ static void put(struct counter_out *out, const char *name, u64 value, const char
 			       name, help, name, name, (unsigned long long)value);
 }
 
-/* @more: what readers and writers of the mount moved in and out of the tier's memory directly. */
-static void put_tier(struct counter_out *out, const struct tier *tier, u64 more_read,
+/*
+ * @more_read, @more_written: what readers and writers of the mount moved in and out of the tier's
+ * memory without a transfer.
+ */
+static void put_tier(struct counter_out *out, const struct media_counters *c, u64 more_read,
 		     u64 more_written)
 {
 	const struct {
 		const char *what;
 		u64 value;
 	} counters[] = {
-		{"reads", atomic_load(&tier->reads)},
-		{"read_bytes", atomic_load(&tier->read_bytes) + more_read},
-		{"writes", atomic_load(&tier->writes)},
-		{"write_bytes", atomic_load(&tier->write_bytes) + more_written},
-		{"errors", atomic_load(&tier->errors)},
+		{"reads", c->reads},   {"read_bytes", c->read_bytes + more_read},
+		{"writes", c->writes}, {"write_bytes", c->write_bytes + more_written},
+		{"errors", c->errors},
 	};
 	char name[64];
 
 	for (unsigned int i = 0; i < ARRAY_SIZE(counters); i++) {
-		snprintf(name, sizeof(name), "%s_%s", tier->name, counters[i].what);
+		snprintf(name, sizeof(name), "%s_%s", c->name, counters[i].what);
 		put(out, name, counters[i].value, "transfers of a tier");
 	}
 }
@@ -95,6 +96,7 @@ static void put_errors(struct counter_out *out)
 
 static void put_all(struct fs *fs, struct counter_out *out)
 {
+	struct media_counters c;
 	struct pool_stats stats;
 	u32 nr_inodes;
 
@@ -106,10 +108,10 @@ static void put_all(struct fs *fs, struct counter_out *out)
 	POOL_COUNTERS(PUT_COUNTER)
 #undef PUT_COUNTER
 	put(out, "first_reads_woken", 0, "blocks asked for that were being loaded ahead");
-	put_tier(out, fs->store->dram, atomic_load(&fs->read_bytes),
-		 atomic_load(&fs->write_bytes));
-	if (fs->store->nvme)
-		put_tier(out, fs->store->nvme, 0, 0);
+	if (media_count(fs->store->media, IN_DRAM, &c))
+		put_tier(out, &c, atomic_load(&fs->read_bytes), atomic_load(&fs->write_bytes));
+	if (media_count(fs->store->media, IN_NVME, &c))
+		put_tier(out, &c, 0, 0);
 	put(out, "fs_read_bytes", atomic_load(&fs->read_bytes), "bytes read through the mount");
 	put(out, "fs_write_bytes", atomic_load(&fs->write_bytes),
 	    "bytes written through the mount");
@@ -131,29 +133,29 @@ void text_metrics(struct fs *fs, const struct cred *cred, struct textbuf *tb)
 	put_all(fs, &out);
 }
 
-static void tier_line(struct textbuf *tb, const struct tier *tier, const struct pool_tier_stats *st)
+static void tier_line(struct textbuf *tb, const struct media_counters *c,
+		      const struct pool_tier_stats *st)
 {
-	textbuf_printf(tb, "%s %llu %llu %llu %llu %llu raw %llu %llu %llu %llu %llu\n",
-		       tier->name, (unsigned long long)st->size, (unsigned long long)st->used,
+	textbuf_printf(tb, "%s %llu %llu %llu %llu %llu raw %llu %llu %llu %llu %llu\n", c->name,
+		       (unsigned long long)st->size, (unsigned long long)st->used,
 		       (unsigned long long)(st->size - min(st->used, st->size)),
 		       (unsigned long long)st->blocks, (unsigned long long)st->pinned,
-		       (unsigned long long)atomic_load(&tier->reads),
-		       (unsigned long long)atomic_load(&tier->read_bytes),
-		       (unsigned long long)atomic_load(&tier->writes),
-		       (unsigned long long)atomic_load(&tier->write_bytes),
-		       (unsigned long long)atomic_load(&tier->errors));
+		       (unsigned long long)c->reads, (unsigned long long)c->read_bytes,
+		       (unsigned long long)c->writes, (unsigned long long)c->write_bytes,
+		       (unsigned long long)c->errors);
 }
 
 void text_tiers(struct fs *fs, const struct cred *cred, struct textbuf *tb)
 {
+	struct media_counters c;
 	struct pool_stats stats;
 
 	pool_get_stats(fs->pool, &stats);
 	textbuf_printf(tb, "name size used free blocks pinned codec reads read_bytes writes "
 			   "write_bytes errors\n");
-	tier_line(tb, fs->store->dram, &stats.tier[IN_DRAM]);
-	if (fs->store->nvme)
-		tier_line(tb, fs->store->nvme, &stats.tier[IN_NVME]);
+	for (unsigned int t = 0; t < NR_BLOCK_TIERS; t++)
+		if (media_count(fs->store->media, t, &c))
+			tier_line(tb, &c, &stats.tier[t]);
 }
 
 static void text_policy(const struct fs_opts *o, struct textbuf *tb)
@@ -167,16 +169,17 @@ static void text_policy(const struct fs_opts *o, struct textbuf *tb)
 void text_config(struct fs *fs, const struct cred *cred, struct textbuf *tb)
 {
 	const struct fs_opts *o = fs->opts;
+	struct media_counters c;
 
 	textbuf_printf(tb, "source=");
 	textbuf_escape(tb, o->source ? o->source : "none");
 	textbuf_printf(tb, "\nmountpoint=");
 	textbuf_escape(tb, o->mountpoint);
-	textbuf_printf(tb, "\ndram=%llu\npinned=0\n",
-		       (unsigned long long)tier_size(fs->store->dram));
-	if (fs->store->nvme)
-		textbuf_printf(tb, "nvme=%llu\n",
-			       (unsigned long long)tier_size(fs->store->nvme));
+	textbuf_printf(tb, "\n");
+	for (unsigned int t = 0; t < NR_BLOCK_TIERS; t++)
+		if (media_count(fs->store->media, t, &c))
+			textbuf_printf(tb, "%s=%llu\n", c.name, (unsigned long long)c.size_bytes);
+	textbuf_printf(tb, "pinned=0\n");
 	textbuf_printf(tb, "hbm=off\ncodec.nvme=raw\n");
 	text_policy(o, tb);
 	fs_lock(fs);
@@ -203,9 +206,9 @@ static int set_watermark(struct fs *fs, unsigned int high, unsigned int low)
 /* Settings of a mount that can not be changed while it lives. */
 static bool fixed_key(const char *key)
 {
-	static const char *const keys[] = {
-		"source", "mountpoint", "dram", "pinned", "nvme", "hbm", "codec.nvme",
-		"write.nvme", "evict", "hugepages", "numa"};
+	static const char *const keys[] = {"source", "mountpoint", "dram",	 "pinned",
+					   "nvme",   "hbm",	   "codec.nvme", "write.nvme",
+					   "evict",  "hugepages",  "numa"};
 
 	for (unsigned int i = 0; i < ARRAY_SIZE(keys); i++)
 		if (!strcmp(key, keys[i]))

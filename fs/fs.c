@@ -68,7 +68,7 @@ void fs_unlock(struct fs *fs)
 		free_dead_body(body);
 		body = next_dead;
 	}
-	list_for_each_entry_safe(fseq, next, &seqs, dead)
+	list_for_each_entry_safe (fseq, next, &seqs, dead)
 		free_dead_seq(fseq);
 }
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A sequence as the mount sees it: the allocator's sequence, who names it, and what must be written.
+ * A sequence as the mount sees it: the allocator's sequence, who names it, and what must be
+ * written.
  *
- * A directory with `kv` or `tokens` has one fseq, shared by both inodes. A file kv.* or tokens.* has
- * one of its own, never indexed, until it is renamed to be a sequence's. Which fseq an inode has
- * changes only with that inode's gate taken alone.
+ * A directory with `kv` or `tokens` has one fseq, shared by both inodes. A file kv.* or tokens.*
+ * has one of its own, never indexed, until it is renamed to be a sequence's. Which fseq an inode
+ * has changes only with that inode's gate taken alone.
  *
- * On disk an inode names its sequence by number, and a sequence's records are its own. When names and
- * sequences change together (a rename of kv), the records must too: the inodes are marked
+ * On disk an inode names its sequence by number, and a sequence's records are its own. When names
+ * and sequences change together (a rename of kv), the records must too: the inodes are marked
  * INODE_WITH_SEQ and go out in the transaction of the sequence, together with the removals of what
  * they replace (*buried*).
  */
@@ -22,17 +23,17 @@
 
 /** struct nspace - a namespace: its geometry and its number. Counted by directories and fseqs. */
 struct nspace {
-	u32 ref;		/* protected by the filesystem's lock */
-	u32 space;		/* number of the namespace; set once, as all that follows */
-	u32 root;		/* chain root without a salt */
+	u32 ref;   /* protected by the filesystem's lock */
+	u32 space; /* number of the namespace; set once, as all that follows */
+	u32 root;  /* chain root without a salt */
 	struct geometry geo;
 };
 
 /** struct burial - records to remove in the transaction of the sequence that took their place. */
 struct burial {
 	struct burial *next;
-	u64 ino;		/* 0: none */
-	struct fseq *fseq;	/* one reference, or NULL */
+	u64 ino;	   /* 0: none */
+	struct fseq *fseq; /* one reference, or NULL */
 };
 
 /** struct fseq - protected by the filesystem's lock; @seq has its own. */
@@ -41,13 +42,13 @@ struct fseq {
 	struct nspace *ns;	/* one reference, set once */
 	u64 id;			/* set once */
 	u32 ref;		/* inodes, its directory, operations under way */
-	bool dirty_on, live_on;	/* on fs->dirty_seqs, on fs->seqs */
+	bool dirty_on, live_on; /* on fs->dirty_seqs, on fs->seqs */
 	bool loaded;		/* at mount: records of it were seen */
 	u32 dirty_tick;
-	struct inode *dir, *kv, *ids;	/* who names it now; not counted */
-	struct burial *buried;	/* owned */
+	struct inode *dir, *kv, *ids; /* who names it now; not counted */
+	struct burial *buried;	      /* owned */
 	struct list_head dirty, live, active, dead;
-	u64 paused_until_ns;	/* expected return, 0: not told */
+	u64 paused_until_ns; /* expected return, 0: not told */
 };
 
 /* ---- namespaces ---- */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The file .geometry. It is written as text, a piece at a time and by several processes in turn, and
- * judged at each close; once complete it makes its directory a namespace and shows computed lines.
+ * The file .geometry. It is written as text, a piece at a time and by several processes in turn,
+ * and judged at each close; once complete it makes its directory a namespace and shows computed
+ * lines.
  *
  * What was written stays in the file as it is while writers may go on (a redirection shared by two
  * commands appends at its own offset); what readers see in between is `body.shown`. The next write
@@ -96,7 +97,8 @@ static bool has_files(struct inode *dir, const struct inode *but)
 		if (inode_is_dir(d->inode)) {
 			if (d->inode->dir->ns_root)
 				return true;
-		} else if (d->inode != but && !is_harmless(d) && (d->dir != dir || strcmp(d->name, GEOMETRY_NAME))) {
+		} else if (d->inode != but && !is_harmless(d) &&
+			   (d->dir != dir || strcmp(d->name, GEOMETRY_NAME))) {
 			return true;
 		}
 	}

@@ -16,13 +16,14 @@ struct hnode {
 
 struct htab {
 	struct hnode **buckets;
-	u32 nr;		/* nodes */
-	u32 mask;	/* buckets - 1 */
+	u32 nr;	  /* nodes */
+	u32 mask; /* buckets - 1 */
 };
 
 int __must_check htab_init(struct htab *tab);
 void htab_destroy(struct htab *tab);
-/** htab_add() - add @node under @hash; never fails (a table that cannot grow gets longer chains). */
+/** htab_add() - add @node under @hash; never fails (a table that cannot grow gets longer chains).
+ */
 void htab_add(struct htab *tab, struct hnode *node, u64 hash);
 void htab_del(struct htab *tab, struct hnode *node);
 

@@ -64,7 +64,7 @@ struct body *inode_body(struct fs *fs, struct inode *inode)
 static void drop_content(struct fs *fs, struct inode *inode)
 {
 	list_del(&inode->dirty);
-	inode->flags &= (u8)~(INODE_DIRTY | INODE_ATIME);
+	inode->flags &= (u8) ~(INODE_DIRTY | INODE_ATIME);
 	if (inode_has_body(inode) && inode->body) {
 		inode->body->next_dead = fs->dead_bodies;
 		fs->dead_bodies = inode->body;

@@ -3,8 +3,8 @@
  * Inodes: every file, directory and symlink in memory, and who may touch which one when.
  *
  * All metadata live in memory; the table is searched by number. Parts that few files need (a body,
- * extended attributes, a directory's entries) hang off the inode and are allocated on demand, so that
- * a million names stay small.
+ * extended attributes, a directory's entries) hang off the inode and are allocated on demand, so
+ * that a million names stay small.
  *
  * Two things protect an inode:
  *  - the filesystem's one lock (LOCK_FS_TABLE), short: numbers, names, attributes, counts;
@@ -13,10 +13,10 @@
  *    directory's names enters alone. An operation takes all the gates that it needs at once
  *    (gates_take()), so that no two can wait for each other. stat and lookup take none.
  *
- * An inode is freed when it has no name, the kernel has forgotten it, nothing is open and no gate is
- * taken or waited for. Its bytes go earlier: when it has no name and nothing is open. Only a file that
- * another replaced keeps them until the kernel forgets it, since an open may be under way, and opens
- * find the old file or the new one.
+ * An inode is freed when it has no name, the kernel has forgotten it, nothing is open and no gate
+ * is taken or waited for. Its bytes go earlier: when it has no name and nothing is open. Only a
+ * file that another replaced keeps them until the kernel forgets it, since an open may be under
+ * way, and opens find the old file or the new one.
  */
 #ifndef KVC_FS_INODE_H
 #define KVC_FS_INODE_H
@@ -31,10 +31,11 @@ struct fseq;
 struct dentry;
 struct dir;
 
-/* In the order of inode numbers: tools that sort by number then see geometry first, kv before ids. */
+/* In the order of inode numbers: tools that sort by number then see geometry first, kv before ids.
+ */
 enum inode_kind {
-	KIND_GEOMETRY = 1,	/* created under the name .geometry */
-	KIND_PLAIN,		/* plain files, symlinks, special files */
+	KIND_GEOMETRY = 1, /* created under the name .geometry */
+	KIND_PLAIN,	   /* plain files, symlinks, special files */
 	KIND_KV,
 	KIND_IDS,
 	KIND_DIR,
@@ -51,7 +52,7 @@ enum inode_flags {
 	INODE_STALE_PAGES = 1 << 3, /* bytes changed behind the page cache: next open drops it */
 	INODE_TRUNCATED = 1 << 4,   /* rewritten after O_TRUNC: no record before close or fsync */
 	INODE_GEO_WRITTEN = 1 << 5, /* .geometry written to since it was judged */
-	INODE_REPLACED = 1 << 6,    /* lost its name to another: opens under way still get its bytes */
+	INODE_REPLACED = 1 << 6, /* lost its name to another: opens under way still get its bytes */
 };
 
 /** struct saved_body - what the last submitted record says about a body that has changed since. */
@@ -64,18 +65,18 @@ struct saved_body {
 /** struct body - bytes of a plain file. Changed with the gate taken alone; sizes under the lock. */
 struct body {
 	struct plainfile pf;
-	u64 size, allocated_bytes;	/* copies for stat, which never waits */
-	struct saved_body *saved;	/* owned; NULL: as it is now */
-	char *shown;			/* .geometry: text that readers see instead, owned, or NULL */
-	struct body *next_dead;		/* until the lock is released */
+	u64 size, allocated_bytes; /* copies for stat, which never waits */
+	struct saved_body *saved;  /* owned; NULL: as it is now */
+	char *shown;		   /* .geometry: text that readers see instead, owned, or NULL */
+	struct body *next_dead;	   /* until the lock is released */
 };
 
 struct xattr {
 	struct xattr *next;
 	u32 bytes;
-	bool hidden;	/* neither listed nor answered: user.kvc.salt */
+	bool hidden; /* neither listed nor answered: user.kvc.salt */
 	u8 name_len;
-	char data[];	/* name, NUL, value */
+	char data[]; /* name, NUL, value */
 };
 
 static inline const char *xattr_value(const struct xattr *x)
@@ -86,25 +87,25 @@ static inline const char *xattr_value(const struct xattr *x)
 /** struct inode - protected by the filesystem's lock but where said. */
 struct inode {
 	struct hnode hash;
-	u64 ino;		/* set once before publish */
-	u64 nlookup;		/* references of the kernel */
-	int64_t atime_ns, mtime_ns, ctime_ns;	/* since 1970 */
+	u64 ino;			      /* set once before publish */
+	u64 nlookup;			      /* references of the kernel */
+	int64_t atime_ns, mtime_ns, ctime_ns; /* since 1970 */
 	u32 mode, uid, gid, nlink;
 	u32 nr_open, nr_writers;
 	u16 gate_shared, gate_waiting;
 	bool gate_alone;
-	u8 kind;		/* enum inode_kind, set once */
-	u8 flags;		/* enum inode_flags */
-	u8 late_err;		/* errno of a write that failed after it was accepted, 0: none */
+	u8 kind;     /* enum inode_kind, set once */
+	u8 flags;    /* enum inode_flags */
+	u8 late_err; /* errno of a write that failed after it was accepted, 0: none */
 	u32 dirty_tick;
-	struct dentry *links;	/* its names, owned by the tree */
-	struct xattr *xattrs;	/* owned */
+	struct dentry *links; /* its names, owned by the tree */
+	struct xattr *xattrs; /* owned */
 	struct list_head dirty;
-	union {			/* by mode and kind; owned, may be NULL */
+	union { /* by mode and kind; owned, may be NULL */
 		struct body *body;
-		struct fseq *fseq;	/* KIND_KV, KIND_IDS: one reference */
+		struct fseq *fseq; /* KIND_KV, KIND_IDS: one reference */
 		struct dir *dir;
-		char *target;		/* symlink */
+		char *target; /* symlink */
 		u64 rdev;
 	};
 };
@@ -154,7 +155,7 @@ static inline enum inode_kind ino_kind(u64 ino)
 }
 
 /* Times. */
-void inode_touch_mtime(struct inode *inode);	/* mtime and ctime */
+void inode_touch_mtime(struct inode *inode); /* mtime and ctime */
 void inode_touch_ctime(struct inode *inode);
 
 /* ---- gates (gate.c); caller holds the lock ---- */

@@ -28,8 +28,8 @@ u8 kvdir_priority(struct inode *dir);
 void kvdir_enter(struct inode *dir, struct inode *inode);
 
 /**
- * kvdir_new_file() - give new KV or ids inode @inode, about to be called @name in @dir, its sequence.
- * Lock held.
+ * kvdir_new_file() - give new KV or ids inode @inode, about to be called @name in @dir, its
+ * sequence. Lock held.
  */
 int __must_check kvdir_new_file(struct fs *fs, struct inode *inode, struct inode *dir,
 				const char *name);
@@ -47,7 +47,7 @@ struct kv_rename {
 	struct dentry *from;
 	struct inode *to_dir;
 	const char *to_name;
-	struct dentry *over;	/* replaced entry, or NULL */
+	struct dentry *over; /* replaced entry, or NULL */
 };
 
 /** kvdir_rename() - gates of directories and of all files involved alone; lock as above. */

@@ -17,10 +17,12 @@
 #include "fs/opts.h"
 #include "fs/xattr.h"
 
-#define VALUE_MAX 64	/* of those that are text */
+#define VALUE_MAX 64 /* of those that are text */
 
 static const char *const state_names[] = {
-	[SEQ_IDLE] = "idle", [SEQ_PAUSED] = "paused", [SEQ_QUEUED] = "queued",
+	[SEQ_IDLE] = "idle",
+	[SEQ_PAUSED] = "paused",
+	[SEQ_QUEUED] = "queued",
 	[SEQ_DECODING] = "decoding",
 };
 
@@ -33,11 +35,11 @@ const char *seq_state_name(unsigned int state)
 struct target {
 	struct fs *fs;
 	struct inode *inode;
-	struct fseq *fseq;	/* one reference, or NULL */
-	struct gates gates;	/* shared: the inode and the sequence's files */
+	struct fseq *fseq;  /* one reference, or NULL */
+	struct gates gates; /* shared: the inode and the sequence's files */
 	const void *value;
 	size_t bytes;
-	char text[VALUE_MAX];	/* @value as text, empty when it is longer */
+	char text[VALUE_MAX]; /* @value as text, empty when it is longer */
 };
 
 static struct fseq *fseq_of(const struct inode *inode)
@@ -268,7 +270,7 @@ static int state_get(struct target *t, struct textbuf *tb)
 	return 0;
 }
 
-#define PIN_MAX_PCT 80	/* of DRAM may be pinned by name */
+#define PIN_MAX_PCT 80 /* of DRAM may be pinned by name */
 
 static u64 pin_bytes(struct fseq *fseq)
 {
@@ -281,7 +283,10 @@ static u64 pin_bytes(struct fseq *fseq)
 	return bytes;
 }
 
-/* -EAGAIN when @fseq pinned as well would be more than the budget. */
+/*
+ * Would @fseq pinned as well be more than the budget? Linux turns -EAGAIN of a setxattr into
+ * EOPNOTSUPP, which would say that there are no pins at all: so it is -EBUSY here.
+ */
 static int pin_fits(struct fs *fs, struct fseq *fseq)
 {
 	struct pool_stats stats;
@@ -290,12 +295,12 @@ static int pin_fits(struct fs *fs, struct fseq *fseq)
 
 	pool_get_stats(fs->pool, &stats);
 	fs_lock(fs);
-	list_for_each_entry(other, &fs->seqs, live)
+	list_for_each_entry (other, &fs->seqs, live)
 		if (other != fseq && other->seq->pinned)
 			bytes += pin_bytes(other);
 	fs_unlock(fs);
-	return bytes > stats.tier[IN_DRAM].size / 100 * PIN_MAX_PCT ?
-		       kvc_err(-EAGAIN, fs_pin_budget) : 0;
+	return bytes > stats.tier[IN_DRAM].size / 100 * PIN_MAX_PCT ? kvc_err(-EBUSY, fs_pin_budget)
+								    : 0;
 }
 
 static int pin_set(struct target *t)

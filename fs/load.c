@@ -2,9 +2,9 @@
 /*
  * Reading the metadata at mount. Records come in any order, so inodes are made at once, what refers
  * to something else is kept until all were seen, and then put together and checked: every name's
- * parent exists and is a directory, no name is there twice, every directory hangs on the root, kinds
- * and namespaces fit, every block table names blocks that exist. Anything else is refused, with the
- * number of the inode and what is wrong with it; the store is left as it is.
+ * parent exists and is a directory, no name is there twice, every directory hangs on the root,
+ * kinds and namespaces fit, every block table names blocks that exist. Anything else is refused,
+ * with the number of the inode and what is wrong with it; the store is left as it is.
  */
 #include <errno.h>
 #include <string.h>
@@ -17,10 +17,10 @@
 
 /** struct kept - a record or a part of one, in the arena. */
 struct kept {
-	u64 id;			/* parent's number, table, sequence or inode */
-	u64 order;		/* cookie, or type << 32 | sub */
-	struct inode *inode;	/* whose it is, or NULL */
-	size_t off;		/* in the arena */
+	u64 id;		     /* parent's number, table, sequence or inode */
+	u64 order;	     /* cookie, or type << 32 | sub */
+	struct inode *inode; /* whose it is, or NULL */
+	size_t off;	     /* in the arena */
 	u32 bytes;
 };
 
@@ -138,8 +138,11 @@ static int take_links(struct loader *l, struct inode *inode, struct cursor *c, u
 		    memchr(name, '\0', link->len))
 			return bad_inode(l, inode->ino, "malformed name");
 		err = keep(l, &l->links,
-			   (struct kept){.id = link->parent, .order = link->cookie,
-					 .inode = inode, .bytes = link->len}, name);
+			   (struct kept){.id = link->parent,
+					 .order = link->cookie,
+					 .inode = inode,
+					 .bytes = link->len},
+			   name);
 	}
 	return err;
 }
@@ -180,8 +183,9 @@ static int take_content(struct loader *l, struct inode *inode, struct cursor *c,
 		return bad_inode(l, inode->ino, "record of the wrong length");
 	if (rec->flags & FS_RECORD_NAMESPACE)
 		return keep(l, &l->geometries,
-			    (struct kept){.id = rec->space, .inode = inode,
-					  .bytes = rec->geometry_bytes}, geometry);
+			    (struct kept){
+				    .id = rec->space, .inode = inode, .bytes = rec->geometry_bytes},
+			    geometry);
 	if (inode_has_seq(inode))
 		return keep(l, &l->seqs, (struct kept){.id = rec->ref, .inode = inode}, data);
 	if (S_ISLNK(inode->mode)) {
@@ -189,9 +193,10 @@ static int take_content(struct loader *l, struct inode *inode, struct cursor *c,
 		return inode->target ? 0 : -ENOMEM;
 	}
 	if (inode_has_body(inode))
-		return keep(l, &l->bodies,
-			    (struct kept){.id = rec->size, .inode = inode,
-					  .bytes = rec->inline_bytes}, data);
+		return keep(
+			l, &l->bodies,
+			(struct kept){.id = rec->size, .inode = inode, .bytes = rec->inline_bytes},
+			data);
 	inode->rdev = inode_is_dir(inode) ? inode->rdev : rec->ref;
 	return 0;
 }
@@ -327,8 +332,9 @@ static int check_reachable(struct loader *l)
 		nr += inode_is_dir(d->inode);
 	if (nr == l->nr_dirs)
 		return 0;
-	textbuf_printf(&l->why, "metadata: %llu of %llu directories do not hang on the root; "
-				"nothing was changed (see kvfsck)",
+	textbuf_printf(&l->why,
+		       "metadata: %llu of %llu directories do not hang on the root; "
+		       "nothing was changed (see kvfsck)",
 		       (unsigned long long)(l->nr_dirs - nr), (unsigned long long)l->nr_dirs);
 	return -EUCLEAN;
 }
@@ -380,8 +386,7 @@ static int load_salts(struct loader *l)
 	struct inode *inode;
 	u32 pos = 0;
 
-	for (inode = inode_next(l->fs, &pos, NULL); inode;
-	     inode = inode_next(l->fs, &pos, inode)) {
+	for (inode = inode_next(l->fs, &pos, NULL); inode; inode = inode_next(l->fs, &pos, inode)) {
 		struct xattr *x = xattr_find(inode, "user.kvc.salt");
 		int err;
 
@@ -499,9 +504,9 @@ static int load_table(struct loader *l, const struct kept *k)
 	} else {
 		inode = inode_find(l->fs, k->id);
 		if (inode && inode_has_body(inode) && type == META_TAB_CHUNK)
-			return inode_body(l->fs, inode) ?
-				       plain_load_chunk(&inode->body->pf, sub, value, k->bytes) :
-				       -ENOMEM;
+			return inode_body(l->fs, inode)
+				       ? plain_load_chunk(&inode->body->pf, sub, value, k->bytes)
+				       : -ENOMEM;
 	}
 	meta_txn_del(&l->fs->log, (struct meta_key){.id = k->id, .sub = sub, .type = type});
 	return 0;
@@ -515,8 +520,9 @@ static int load_tables(struct loader *l)
 	for (size_t i = 0; i < l->tables.nr && !err; i++) {
 		err = load_table(l, &l->tables.items[i]);
 		if (err == -EUCLEAN && !l->why.len)
-			textbuf_printf(&l->why, "metadata: table %llu is malformed; nothing was "
-						"changed (see kvfsck)",
+			textbuf_printf(&l->why,
+				       "metadata: table %llu is malformed; nothing was "
+				       "changed (see kvfsck)",
 				       (unsigned long long)l->tables.items[i].id);
 	}
 	return err;

@@ -26,8 +26,8 @@ struct daemon {
 	struct store *store;
 	struct ticker *ticker;
 	pthread_t signals;
-	int ready_fd;		/* pipe to the waiting parent, -1: none */
-	bool stopping;		/* set once by the signal thread or at the end */
+	int ready_fd;  /* pipe to the waiting parent, -1: none */
+	bool stopping; /* set once by the signal thread or at the end */
 };
 
 static int fail(const char *why)

@@ -12,7 +12,7 @@
  * (INODE_STALE_PAGES), this is for files that stay open.
  */
 static struct {
-	struct lock lock;	/* LOCK_LEAF: all that follows */
+	struct lock lock; /* LOCK_LEAF: all that follows */
 	struct waitq wake;
 	u64 queue[MAX_QUEUED];
 	u32 head, nr;

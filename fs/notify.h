@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Telling the kernel that cached pages are stale. Invalidation takes page locks, which a request that
- * is being served may hold; so it happens on a thread of its own, never on a request's.
+ * Telling the kernel that cached pages are stale. Invalidation takes page locks, which a request
+ * that is being served may hold; so it happens on a thread of its own, never on a request's.
  */
 #ifndef KVC_FS_NOTIFY_H
 #define KVC_FS_NOTIFY_H

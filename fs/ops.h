@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * FUSE operations: what they share. Each operation finds its inodes under the lock, enters the gates
- * that it needs, does its work, drops everything and replies; after the reply it touches nothing of
- * the request.
+ * FUSE operations: what they share. Each operation finds its inodes under the lock, enters the
+ * gates that it needs, does its work, drops everything and replies; after the reply it touches
+ * nothing of the request.
  */
 #ifndef KVC_FS_OPS_H
 #define KVC_FS_OPS_H
@@ -13,9 +13,9 @@
 
 /** struct file - an open file (fi->fh). */
 struct file {
-	struct inode *inode;	/* counted in nr_open */
-	int flags;		/* as opened */
-	bool settled;		/* ids: closed once, and not written through it since */
+	struct inode *inode; /* counted in nr_open */
+	int flags;	     /* as opened */
+	bool settled;	     /* ids: closed once, and not written through it since */
 };
 
 static inline struct file *file_of(const struct fuse_file_info *fi)

@@ -48,11 +48,11 @@ static void set_times(struct inode *inode, const struct stat *attr, int to_set)
 	int64_t now = (int64_t)clock_real_ns();
 
 	if (to_set & FUSE_SET_ATTR_ATIME)
-		inode->atime_ns = to_set & FUSE_SET_ATTR_ATIME_NOW ? now :
-								     from_timespec(attr->st_atim);
+		inode->atime_ns =
+			to_set & FUSE_SET_ATTR_ATIME_NOW ? now : from_timespec(attr->st_atim);
 	if (to_set & FUSE_SET_ATTR_MTIME)
-		inode->mtime_ns = to_set & FUSE_SET_ATTR_MTIME_NOW ? now :
-								     from_timespec(attr->st_mtim);
+		inode->mtime_ns =
+			to_set & FUSE_SET_ATTR_MTIME_NOW ? now : from_timespec(attr->st_mtim);
 	inode->ctime_ns = now;
 }
 

@@ -122,9 +122,10 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 			struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
 			struct fuse_file_info *fi_out, size_t len, int flags)
 {
-	struct copy c = {
-		.fs = fs_of(req), .off_in = (u64)off_in, .off_out = (u64)off_out,
-		.len = min((u64)len, COPY_MAX)};
+	struct copy c = {.fs = fs_of(req),
+			 .off_in = (u64)off_in,
+			 .off_out = (u64)off_out,
+			 .len = min((u64)len, COPY_MAX)};
 	ssize_t n;
 
 	if (flags) {

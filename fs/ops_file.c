@@ -33,9 +33,9 @@ void file_close(struct fs *fs, struct file *file)
 }
 
 /*
- * Plain files go through the page cache, which every change of theirs passes. A KV or ids file opened
- * for writing is direct, so that a refused write leaves no wrong page behind; ids change by way of kv,
- * so their pages are never kept. `.geometry` shows other text than was written.
+ * Plain files go through the page cache, which every change of theirs passes. A KV or ids file
+ * opened for writing is direct, so that a refused write leaves no wrong page behind; ids change by
+ * way of kv, so their pages are never kept. `.geometry` shows other text than was written.
  */
 void file_info(struct file *file, struct fuse_file_info *fi)
 {

@@ -14,9 +14,9 @@ struct make {
 	fuse_ino_t parent;
 	const char *name;
 	u32 mode;
-	int flags;		/* open flags of create; O_EXCL for mknod */
+	int flags; /* open flags of create; O_EXCL for mknod */
 	u64 rdev;
-	const char *target;	/* symlink */
+	const char *target; /* symlink */
 };
 
 /* Directory @ino, its gate taken alone, fit for a new @name; NULL and *err otherwise. Lock held. */
@@ -71,8 +71,7 @@ static void set_owner(struct inode *inode, const struct inode *dir, fuse_req_t r
 		inode->mode |= S_ISGID;
 }
 
-static int fill_content(struct fs *fs, struct inode *inode, struct inode *dir,
-			const struct make *m)
+static int fill_content(struct fs *fs, struct inode *inode, struct inode *dir, const struct make *m)
 {
 	if (S_ISLNK(m->mode)) {
 		inode->target = strdup(m->target);
@@ -87,14 +86,14 @@ static int fill_content(struct fs *fs, struct inode *inode, struct inode *dir,
 	return 0;
 }
 
-/* A `kv` made anew, beside ids that are there already, starts without bytes. Lock released inside. */
+/* A `kv` made anew, beside ids that are there already, starts without bytes. Lock released inside.
+ */
 static int restart_kv(struct fs *fs, struct inode *dir, const struct make *m)
 {
 	struct fseq *fseq = dir->dir->fseq;
 	int err;
 
-	if (!fseq || !S_ISREG(m->mode) || strcmp(m->name, "kv") ||
-	    !(m->flags & (O_EXCL | O_TRUNC)))
+	if (!fseq || !S_ISREG(m->mode) || strcmp(m->name, "kv") || !(m->flags & (O_EXCL | O_TRUNC)))
 		return 0;
 	fseq_get(fseq);
 	fs_unlock(fs);
@@ -185,8 +184,8 @@ static void make(const struct make *m, struct fuse_file_info *fi)
 	else if (fi && !file)
 		sent = fuse_reply_err(m->req, ENOMEM);
 	else
-		sent = fi ? fuse_reply_create(m->req, &entry, fi) :
-			    fuse_reply_entry(m->req, &entry);
+		sent = fi ? fuse_reply_create(m->req, &entry, fi)
+			  : fuse_reply_entry(m->req, &entry);
 	if (err || (sent == 0 && (!fi || file)))
 		return;
 	fs_lock(fs);
@@ -199,18 +198,23 @@ static void make(const struct make *m, struct fuse_file_info *fi)
 void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 	       struct fuse_file_info *fi)
 {
-	struct make m = {
-		.req = req, .parent = parent, .name = name,
-		.mode = S_IFREG | (mode & 07777), .flags = fi->flags};
+	struct make m = {.req = req,
+			 .parent = parent,
+			 .name = name,
+			 .mode = S_IFREG | (mode & 07777),
+			 .flags = fi->flags};
 
 	make(&m, fi);
 }
 
 void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
 {
-	struct make m = {
-		.req = req, .parent = parent, .name = name,
-		.mode = mode & S_IFMT ? mode : S_IFREG | mode, .flags = O_EXCL, .rdev = rdev};
+	struct make m = {.req = req,
+			 .parent = parent,
+			 .name = name,
+			 .mode = mode & S_IFMT ? mode : S_IFREG | mode,
+			 .flags = O_EXCL,
+			 .rdev = rdev};
 
 	make(&m, NULL);
 }
@@ -225,9 +229,11 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 
 void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
 {
-	struct make m = {
-		.req = req, .parent = parent, .name = name, .mode = S_IFLNK | 0777,
-		.target = target};
+	struct make m = {.req = req,
+			 .parent = parent,
+			 .name = name,
+			 .mode = S_IFLNK | 0777,
+			 .target = target};
 
 	if (strlen(target) > 4095)
 		fuse_reply_err(req, ENAMETOOLONG);

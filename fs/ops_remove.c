@@ -12,9 +12,10 @@ static bool is_root_control(u64 parent, const char *name)
 	return parent == INO_ROOT && !strcmp(name, CONTROL_NAME);
 }
 
-/* Entry @name of directory @ino with every gate that removing it needs. NULL and *err. Lock held. */
-static struct dentry *entry_to_remove(struct fs *fs, u64 ino, const char *name,
-				      struct gates *gates, int *err)
+/* Entry @name of directory @ino with every gate that removing it needs. NULL and *err. Lock held.
+ */
+static struct dentry *entry_to_remove(struct fs *fs, u64 ino, const char *name, struct gates *gates,
+				      int *err)
 {
 	struct dentry *dentry = NULL;
 	struct inode *dir;
@@ -63,7 +64,8 @@ static int unlink_entry(struct fs *fs, struct dentry *dentry)
 		return err;
 	inode_touch_mtime(dir);
 	inode_dirty_atime(fs, dir);
-	/* when it can not be written now, it is with the next operation; a removal is never refused */
+	/* when it can not be written now, it is with the next operation; a removal is never refused
+	 */
 	if (log_submit(fs))
 		return 0;
 	inode_drop_if_unused(fs, inode);
@@ -140,7 +142,7 @@ struct rename {
 	/* resolved, with their gates */
 	struct inode *dir, *newdir;
 	struct dentry *from, *over;
-	struct geo_verdict verdict;	/* of what becomes .geometry */
+	struct geo_verdict verdict; /* of what becomes .geometry */
 	bool judge;
 };
 
@@ -349,9 +351,12 @@ static bool rename_is_noop(const struct rename *r)
 void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t newparent,
 	       const char *newname, unsigned int flags)
 {
-	struct rename r = {
-		.parent = parent, .newparent = newparent, .name = name, .newname = newname,
-		.noreplace = flags & RENAME_NOREPLACE, .exchange = flags & RENAME_EXCHANGE};
+	struct rename r = {.parent = parent,
+			   .newparent = newparent,
+			   .name = name,
+			   .newname = newname,
+			   .noreplace = flags & RENAME_NOREPLACE,
+			   .exchange = flags & RENAME_EXCHANGE};
 	struct fs *fs = fs_of(req);
 	struct gates gates;
 	u64 judged = 0;

@@ -42,12 +42,27 @@ int opts_size(const char *text, u64 *bytes)
 	if (errno)
 		return -EINVAL;
 	switch (*end) {
-	case 'T': case 't': shift = 40; break;
-	case 'G': case 'g': shift = 30; break;
-	case 'M': case 'm': shift = 20; break;
-	case 'K': case 'k': shift = 10; break;
-	case '\0': end--; break;
-	default: return -EINVAL;
+	case 'T':
+	case 't':
+		shift = 40;
+		break;
+	case 'G':
+	case 'g':
+		shift = 30;
+		break;
+	case 'M':
+	case 'm':
+		shift = 20;
+		break;
+	case 'K':
+	case 'k':
+		shift = 10;
+		break;
+	case '\0':
+		end--;
+		break;
+	default:
+		return -EINVAL;
 	}
 	if (end[1] || v > (UINT64_MAX >> 1) >> shift)
 		return -EINVAL;
@@ -215,18 +230,27 @@ static int opt_numa(struct fs_opts *o, const char *v, const char *opt, struct te
 }
 
 static const struct option_def {
-	const char *key;	/* with its '=' */
+	const char *key; /* with its '=' */
 	int (*set)(struct fs_opts *o, const char *value, const char *option, struct textbuf *why);
 } option_defs[] = {
-	{"dram=", opt_dram},		 {"pinned=", opt_pinned},
-	{"nvme=", opt_nvme},		 {"hbm=", opt_hbm},
-	{"remote=", opt_never},		 {"remote_key=", opt_never},
-	{"codec.nvme=", opt_codec_nvme}, {"codec.remote=", opt_codec_nvme},
-	{"codec.hbm=", opt_codec_nvme},	 {"write.nvme=", opt_write_nvme},
-	{"write.remote=", opt_never},	 {"write.hbm=", opt_never},
-	{"high=", opt_high},		 {"low=", opt_low},
-	{"evict=", opt_evict},		 {"commit=", opt_commit},
-	{"hugepages=", opt_hugepages},	 {"numa=", opt_numa},
+	{"dram=", opt_dram},
+	{"pinned=", opt_pinned},
+	{"nvme=", opt_nvme},
+	{"hbm=", opt_hbm},
+	{"remote=", opt_never},
+	{"remote_key=", opt_never},
+	{"codec.nvme=", opt_codec_nvme},
+	{"codec.remote=", opt_codec_nvme},
+	{"codec.hbm=", opt_codec_nvme},
+	{"write.nvme=", opt_write_nvme},
+	{"write.remote=", opt_never},
+	{"write.hbm=", opt_never},
+	{"high=", opt_high},
+	{"low=", opt_low},
+	{"evict=", opt_evict},
+	{"commit=", opt_commit},
+	{"hugepages=", opt_hugepages},
+	{"numa=", opt_numa},
 	{"socket=", opt_never},
 };
 
@@ -234,9 +258,11 @@ static const struct option_def {
 static bool ignored_word(const char *w)
 {
 	static const char *const words[] = {
-		"rw", "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail",
-		"_netdev", "defaults", "default_permissions", "relatime", "norelatime",
-		"strictatime", "nostrictatime", "async",
+		"rw",	    "auto",	  "noauto",	 "user",
+		"nouser",   "users",	  "owner",	 "group",
+		"nofail",   "_netdev",	  "defaults",	 "default_permissions",
+		"relatime", "norelatime", "strictatime", "nostrictatime",
+		"async",
 	};
 
 	for (unsigned int i = 0; i < ARRAY_SIZE(words); i++)
@@ -248,9 +274,9 @@ static bool ignored_word(const char *w)
 static bool fuse_word(const char *w)
 {
 	static const char *const words[] = {
-		"ro", "atime", "noatime", "nodiratime", "diratime", "dev", "nodev", "suid",
-		"nosuid", "exec", "noexec", "sync", "dirsync", "allow_other", "allow_root",
-		"auto_unmount",
+		"ro",	   "atime",	  "noatime",	"nodiratime",	"diratime", "dev",
+		"nodev",   "suid",	  "nosuid",	"exec",		"noexec",   "sync",
+		"dirsync", "allow_other", "allow_root", "auto_unmount",
 	};
 
 	for (unsigned int i = 0; i < ARRAY_SIZE(words); i++)
@@ -336,8 +362,10 @@ static int set_source(struct fs_opts *o, const char *source, struct textbuf *why
 		return -EINVAL;
 	}
 	if (stat(source, &st) == 0 && S_ISBLK(st.st_mode)) {
-		textbuf_printf(why, "%s: a block device as SOURCE: this version does not have it "
-				    "yet", source);
+		textbuf_printf(why,
+			       "%s: a block device as SOURCE: this version does not have it "
+			       "yet",
+			       source);
 		return -EOPNOTSUPP;
 	}
 	if (strchr(source, ':') && stat(source, &st)) {
@@ -381,7 +409,10 @@ int opts_parse(struct fs_opts *opts, int argc, char **argv, struct textbuf *why)
 	int err = 0;
 
 	*opts = (struct fs_opts){
-		.high_pct = 90, .low_pct = 85, .commit_seconds = 1, .hugepages = "auto",
+		.high_pct = 90,
+		.low_pct = 85,
+		.commit_seconds = 1,
+		.hugepages = "auto",
 		.numa_node = -1,
 	};
 	for (int i = 1; i < argc && !err; i++) {
@@ -413,28 +444,30 @@ void opts_free(struct fs_opts *opts)
 
 void opts_usage(struct textbuf *tb)
 {
-	textbuf_printf(tb,
-"usage: kvcachefs [-f] [-d] [-o OPTION,...] [SOURCE] MOUNTPOINT\n"
-"       mount -t fuse.kvcachefs SOURCE MOUNTPOINT -o OPTION,...\n"
-"\n"
-"Mounts the KV cache filesystem. SOURCE is the store directory (created when\n"
-"missing), or none: everything in DRAM and gone at the end (the default).\n"
-"Returns when the mount answers.\n"
-"\n"
-"  -f                   stay in the foreground\n"
-"  -d                   foreground, with every FUSE request on stderr\n"
-"  --help, --version\n"
-"\n"
-"  -o dram=SIZE         DRAM tier (25 %% of the smaller of RAM and cgroup limit)\n"
-"  -o nvme=SIZE         NVMe tier (80 %% of what SOURCE has free, when it is made)\n"
-"  -o write.nvme=POLICY back, through, selective:N (back)\n"
-"  -o high=PCT,low=PCT  watermarks of DRAM (90, 85)\n"
-"  -o evict=lru         eviction policy\n"
-"  -o commit=SECONDS    metadata commit interval (1)\n"
-"  -o hugepages=MODE    auto, tmpfs, hugetlb, off (auto)\n"
-"  -o numa=NODE         bind the pool (none)\n"
-"  -o allow_other, ro, noatime, ...   as for any FUSE mount\n"
-"\n"
-"Sizes take K M G T. Not in this version: hbm, remote, codecs, pinned, socket,\n"
-"several SOURCEs, block devices, --cuse.\n");
+	textbuf_printf(
+		tb,
+		"usage: kvcachefs [-f] [-d] [-o OPTION,...] [SOURCE] MOUNTPOINT\n"
+		"       mount -t fuse.kvcachefs SOURCE MOUNTPOINT -o OPTION,...\n"
+		"\n"
+		"Mounts the KV cache filesystem. SOURCE is the store directory (created when\n"
+		"missing), or none: everything in DRAM and gone at the end (the default).\n"
+		"Returns when the mount answers.\n"
+		"\n"
+		"  -f                   stay in the foreground\n"
+		"  -d                   foreground, with every FUSE request on stderr\n"
+		"  --help, --version\n"
+		"\n"
+		"  -o dram=SIZE         DRAM tier (25 %% of the smaller of RAM and cgroup limit)\n"
+		"  -o nvme=SIZE         NVMe tier (80 %% of what SOURCE has free, when it is "
+		"made)\n"
+		"  -o write.nvme=POLICY back, through, selective:N (back)\n"
+		"  -o high=PCT,low=PCT  watermarks of DRAM (90, 85)\n"
+		"  -o evict=lru         eviction policy\n"
+		"  -o commit=SECONDS    metadata commit interval (1)\n"
+		"  -o hugepages=MODE    auto, tmpfs, hugetlb, off (auto)\n"
+		"  -o numa=NODE         bind the pool (none)\n"
+		"  -o allow_other, ro, noatime, ...   as for any FUSE mount\n"
+		"\n"
+		"Sizes take K M G T. Not in this version: hbm, remote, codecs, pinned, socket,\n"
+		"several SOURCEs, block devices, --cuse.\n");
 }

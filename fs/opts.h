@@ -9,17 +9,17 @@ struct textbuf;
 
 /** struct fs_opts - what the operator asked for; strings are owned. */
 struct fs_opts {
-	char *source;		/* store directory, NULL: volatile */
+	char *source; /* store directory, NULL: volatile */
 	char *mountpoint;
-	char *fuse;		/* options handed on to FUSE, comma separated, or NULL */
-	u64 dram_bytes;		/* 0: default */
-	u64 nvme_bytes;		/* 0: default or what the store has */
+	char *fuse;	/* options handed on to FUSE, comma separated, or NULL */
+	u64 dram_bytes; /* 0: default */
+	u64 nvme_bytes; /* 0: default or what the store has */
 	unsigned int high_pct, low_pct;
 	unsigned int commit_seconds;
-	char hugepages[8];	/* auto tmpfs hugetlb off */
-	int numa_node;		/* -1: none */
-	bool write_through;	/* write.nvme=through */
-	u32 selective_hits;	/* write.nvme=selective:N, 0: off */
+	char hugepages[8];  /* auto tmpfs hugetlb off */
+	int numa_node;	    /* -1: none */
+	bool write_through; /* write.nvme=through */
+	u32 selective_hits; /* write.nvme=selective:N, 0: off */
 	bool foreground, debug, read_only, noatime, help, version;
 };
 

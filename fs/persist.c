@@ -53,7 +53,7 @@ void log_fseq_gone(struct fs *fs, struct fseq *fseq)
 void log_gone(struct fs *fs, struct inode *inode)
 {
 	list_del(&inode->dirty);
-	inode->flags &= (u8)~(INODE_DIRTY | INODE_ATIME | INODE_WITH_SEQ);
+	inode->flags &= (u8) ~(INODE_DIRTY | INODE_ATIME | INODE_WITH_SEQ);
 	if (!fs->meta)
 		return;
 	del_inode_record(&fs->log, inode->ino);
@@ -114,7 +114,7 @@ void inode_dirty_atime(struct fs *fs, struct inode *inode)
 static void clean_inode(struct inode *inode)
 {
 	list_del(&inode->dirty);
-	inode->flags &= (u8)~(INODE_DIRTY | INODE_ATIME | INODE_TRUNCATED);
+	inode->flags &= (u8) ~(INODE_DIRTY | INODE_ATIME | INODE_TRUNCATED);
 }
 
 /*

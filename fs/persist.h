@@ -3,9 +3,9 @@
  * From memory to the metadata store and back.
  *
  * Names and attributes: an operation changes memory under the lock, puts the records of the inodes
- * it touched into the filesystem's log (log_inode(), log_gone()) and submits it (log_submit()) before
- * it releases the lock, so that the order on disk is the order in memory. A submit that fails keeps
- * its records for the next one: from then on operations that add something are refused
+ * it touched into the filesystem's log (log_inode(), log_gone()) and submits it (log_submit())
+ * before it releases the lock, so that the order on disk is the order in memory. A submit that
+ * fails keeps its records for the next one: from then on operations that add something are refused
  * (log_ready()), and nothing is lost once there is room again.
  *
  * Bytes: persist_inode() writes a body or a sequence back and submits its records with the inode's.
@@ -16,11 +16,13 @@
 
 #include "fs/fseq.h"
 
-/** log_ready() - may an operation add something? 0, -ENOSPC, -EIO. Caller holds the lock, as below. */
+/** log_ready() - may an operation add something? 0, -ENOSPC, -EIO. Caller holds the lock, as below.
+ */
 int __must_check log_ready(struct fs *fs);
 /** log_inode() - @inode's record as it is now. */
 void log_inode(struct fs *fs, struct inode *inode);
-/** log_gone() - @inode has lost its last name: remove its records, its bytes' and its sequence's. */
+/** log_gone() - @inode has lost its last name: remove its records, its bytes' and its sequence's.
+ */
 void log_gone(struct fs *fs, struct inode *inode);
 /** log_fseq_gone() - remove the records of a sequence that nothing names. */
 void log_fseq_gone(struct fs *fs, struct fseq *fseq);
@@ -33,7 +35,8 @@ int __must_check inode_dirty_body(struct fs *fs, struct inode *inode);
 /** inode_dirty_atime() - only the record is stale, and not urgently. */
 void inode_dirty_atime(struct fs *fs, struct inode *inode);
 
-/** persist_body() - gate of @inode taken alone, lock not held. @seq for pool_commit(). May block. */
+/** persist_body() - gate of @inode taken alone, lock not held. @seq for pool_commit(). May block.
+ */
 int __must_check persist_body(struct fs *fs, struct inode *inode, u64 *seq);
 /** persist_fseq() - gate of one of its inodes taken, lock not held. May block. */
 int __must_check persist_fseq(struct fs *fs, struct fseq *fseq, u64 *seq);

@@ -1,20 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replies to reads. Bytes that are resident, or could be brought up in one go, are pinned and go to the
- * kernel straight from the pool (one copy, the kernel's); others are copied block by block into a
- * buffer.
+ * Replies to reads. Bytes that are resident, or could be brought up in one go, are pinned and go to
+ * the kernel straight from the pool (one copy, the kernel's); others are copied block by block into
+ * a buffer.
  */
 #include <errno.h>
 #include <string.h>
 #include "allocator/base/err.h"
 #include "fs/ops.h"
 
+/* From a copy: once the reply is on its way, the owner of @data may go at any time. */
 void reply_part(fuse_req_t req, const void *data, size_t bytes, size_t len, u64 off)
 {
-	if (off >= bytes)
+	char *part;
+
+	if (off >= bytes) {
 		fuse_reply_buf(req, NULL, 0);
-	else
-		fuse_reply_buf(req, (const char *)data + off, min(len, bytes - (size_t)off));
+		return;
+	}
+	len = min(len, bytes - (size_t)off);
+	part = malloc(len ? len : 1);
+	if (part) {
+		memcpy(part, (const char *)data + off, len);
+		fuse_reply_buf(req, part, len);
+	} else {
+		fuse_reply_err(req, ENOMEM);
+	}
+	free(part);
 }
 
 static bool reply_resident(fuse_req_t req, struct blktab *tab, size_t len, u64 off)

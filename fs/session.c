@@ -21,14 +21,14 @@
 #include "fs/ops.h"
 #include "fs/session.h"
 
-#define MAX_THREADS	64
-#define IDLE_THREADS	16
-#define MAX_TRANSFER	(1u << 20)	/* bytes of one READ or WRITE */
-#define READ_AHEAD_KB	4096
+#define MAX_THREADS   64
+#define IDLE_THREADS  16
+#define MAX_TRANSFER  (1u << 20) /* bytes of one READ or WRITE */
+#define READ_AHEAD_KB 4096
 
 /* What the helper thread waits for: INIT was seen. */
 static struct {
-	struct lock lock;	/* LOCK_LEAF */
+	struct lock lock; /* LOCK_LEAF */
 	struct waitq wake;
 	bool inited, ended, helping;
 	pthread_t helper, main;
@@ -45,8 +45,7 @@ static void want(struct fuse_conn_info *conn, unsigned int bits)
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	want(conn, FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_ASYNC_READ |
-			   FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_ASYNC_DIO |
-			   FUSE_CAP_EXPORT_SUPPORT);
+			   FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_ASYNC_DIO | FUSE_CAP_EXPORT_SUPPORT);
 	conn->want &= ~(unsigned int)(FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_WRITEBACK_CACHE |
 				      FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE |
 				      FUSE_CAP_SPLICE_MOVE | FUSE_CAP_POSIX_ACL |
@@ -198,8 +197,8 @@ static void *helper_main(void *arg)
 	ended = run.ended;
 	lock_release(&run.lock);
 	/*
-	 * The kernel sets its read-ahead when it gets our answer to INIT; a request that was served is
-	 * behind that. When the loop ends before it serves this one, the unmount does.
+	 * The kernel sets its read-ahead when it gets our answer to INIT; a request that was served
+	 * is behind that. When the loop ends before it serves this one, the unmount does.
 	 */
 	if (ended || statvfs(run.fs->opts->mountpoint, &st))
 		return NULL;
@@ -212,7 +211,8 @@ static void nothing(int sig)
 {
 }
 
-/* The helper may be waiting for an answer that nobody gives any more: it is joined after the unmount. */
+/* The helper may be waiting for an answer that nobody gives any more: it is joined after the
+ * unmount. */
 static void end_helper(void)
 {
 	lock_acquire(&run.lock);
@@ -248,7 +248,7 @@ int session_run(struct fs *fs, void (*ready)(void *ctx), void *ctx)
 	if (config)
 		fuse_loop_cfg_destroy(config);
 	end_helper();
-	return err < 0 ? err : 0;	/* > 0: ended by a signal or session_stop() */
+	return err < 0 ? err : 0; /* > 0: ended by a signal or session_stop() */
 }
 
 void session_stop(struct fs *fs)

@@ -13,8 +13,8 @@ struct textbuf;
  */
 int __must_check session_mount(struct fs *fs, struct textbuf *why);
 /**
- * session_run() - serve until the mount goes or session_stop(). @ready is called once, on a thread of
- * its own, when the mount answers. Return: 0 or -errno.
+ * session_run() - serve until the mount goes or session_stop(). @ready is called once, on a thread
+ * of its own, when the mount answers. Return: 0 or -errno.
  */
 int __must_check session_run(struct fs *fs, void (*ready)(void *ctx), void *ctx);
 /** session_stop() - make session_run() return; from any thread. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Opening a store. A new one is made in an empty directory only: first a superblock that says "not
- * ready", then data files and metadata, then "ready". A store that never got ready holds nothing and
- * is made again. Everything else that does not look right is refused and left as it is.
+ * ready", then data files and metadata, then "ready". A store that never got ready holds nothing
+ * and is made again. Everything else that does not look right is refused and left as it is.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -17,9 +17,9 @@
 #include "allocator/base/clock.h"
 #include "allocator/base/log.h"
 #include "allocator/base/textbuf.h"
+#include "allocator/media.h"
 #include "fs/persist.h"
 #include "fs/store.h"
-#include "tiers/tier.h"
 
 #define NVME_FILE_BYTES GIB(64)
 
@@ -46,8 +46,8 @@ static int open_dir(struct store *s, const char *path, struct textbuf *why)
 	if (flock(s->dirfd, LOCK_EX | LOCK_NB)) {
 		err = errno == EWOULDBLOCK ? -EBUSY : -errno;
 		textbuf_printf(why, "%s: %s", path,
-			       err == -EBUSY ? "the store is in use by another daemon" :
-					       strerror(-err));
+			       err == -EBUSY ? "the store is in use by another daemon"
+					     : strerror(-err));
 		return err;
 	}
 	return 0;
@@ -112,8 +112,10 @@ static int check_super(struct store *s, const struct fs_opts *opts, struct textb
 	if (err == -ENOENT) {
 		nr = scan_dir(s->dirfd, false);
 		if (nr > 0) {
-			textbuf_printf(why, "%s: not empty, and has no kvcachefs superblock: "
-					    "nothing was changed", opts->source);
+			textbuf_printf(why,
+				       "%s: not empty, and has no kvcachefs superblock: "
+				       "nothing was changed",
+				       opts->source);
 			return -ENOTEMPTY;
 		}
 		return nr < 0 ? nr : begin_fresh(s, opts, why);
@@ -140,7 +142,7 @@ static int grow_nvme(struct store *s, u64 bytes, struct textbuf *why)
 
 	if (bytes <= s->super.nvme_bytes)
 		return 0;
-	err = tier_grow(s->nvme, bytes);
+	err = media_grow_nvme(s->media, bytes);
 	if (err) {
 		textbuf_printf(why, "cannot grow the nvme tier: %s", strerror(-err));
 		return err;
@@ -151,25 +153,25 @@ static int grow_nvme(struct store *s, u64 bytes, struct textbuf *why)
 
 static int open_tiers(struct store *s, const struct fs_opts *opts, struct textbuf *why)
 {
-	struct tier_opts dram = {
-		.size_bytes = opts->dram_bytes, .dirfd = -1, .hugepages = opts->hugepages,
-		.numa_node = opts->numa_node};
-	struct tier_opts nvme = {
-		.size_bytes = s->super.nvme_bytes, .dirfd = s->dirfd, .create = s->fresh,
-		.file_bytes = s->super.nvme_file_bytes, .numa_node = -1};
-	int err = tier_open(&s->dram, &tier_dram_ops, "dram", &dram, why);
+	struct media_opts mo = {
+		.dram_bytes = opts->dram_bytes,
+		.hugepages = opts->hugepages,
+		.numa_node = opts->numa_node,
+		.dirfd = s->dirfd,
+		.fresh = s->fresh,
+		.nvme_bytes = s->super.nvme_bytes,
+		.nvme_file_bytes = s->super.nvme_file_bytes,
+	};
+	int err = media_open(&s->media, &mo, why);
 
-	if (err || s->dirfd < 0)
-		return err;
-	err = tier_open(&s->nvme, &tier_nvme_ops, "nvme", &nvme, why);
-	return err ? err : grow_nvme(s, opts->nvme_bytes, why);
+	return err || s->dirfd < 0 ? err : grow_nvme(s, opts->nvme_bytes, why);
 }
 
 static int open_pool(struct store *s, const struct fs_opts *opts, struct textbuf *why)
 {
 	struct pool_opts po = {
-		.dram = s->dram,
-		.nvme = s->nvme,
+		.dram = media_tier(s->media, IN_DRAM),
+		.nvme = media_tier(s->media, IN_NVME),
 		.high_pct = opts->high_pct,
 		.low_pct = opts->low_pct,
 		.selective_hits = opts->selective_hits,
@@ -253,8 +255,7 @@ int store_close(struct store *s)
 		err = meta_close(s->meta);
 	if (s->pool)
 		pool_destroy(s->pool);
-	tier_close(s->nvme);
-	tier_close(s->dram);
+	media_close(s->media);
 	if (s->dirfd >= 0)
 		close(s->dirfd);
 	free(s);

@@ -9,15 +9,15 @@
 #include "fs/fs.h"
 #include "fs/fs_format.h"
 
-struct tier;
+struct media;
 
 struct store {
-	int dirfd;		/* -1: volatile; its flock is the store's */
-	bool fresh;		/* being made */
+	int dirfd;  /* -1: volatile; its flock is the store's */
+	bool fresh; /* being made */
 	struct fs_super super;
-	struct tier *dram, *nvme;	/* owned; nvme NULL when volatile */
-	struct pool *pool;	/* owned */
-	struct meta *meta;	/* owned; NULL when volatile */
+	struct media *media; /* the tiers, owned */
+	struct pool *pool;   /* owned */
+	struct meta *meta;   /* owned; NULL when volatile */
 };
 
 /**

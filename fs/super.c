@@ -36,8 +36,8 @@ static int super_check(const u8 *page, ssize_t got, struct fs_super *super, stru
 		if (page[i])
 			return damaged(why, "it is damaged");
 	if (super->format != FS_FORMAT) {
-		textbuf_printf(why, "the store has format %u, this version knows %u",
-			       super->format, FS_FORMAT);
+		textbuf_printf(why, "the store has format %u, this version knows %u", super->format,
+			       FS_FORMAT);
 		return -EUCLEAN;
 	}
 	if (super->nvme_bytes % MIB(2) || (super->ready && !super->nvme_bytes))

@@ -18,7 +18,7 @@
 struct ticker {
 	struct fs *fs;
 	pthread_t thread;
-	struct lock lock;	/* LOCK_LEAF: stop */
+	struct lock lock; /* LOCK_LEAF: stop */
 	struct waitq wake;
 	bool stop;
 };
@@ -162,7 +162,7 @@ static void expire_states(struct fs *fs)
 
 	list_init(&stale);
 	fs_lock(fs);
-	list_for_each_entry_safe(fseq, next, &fs->active_seqs, active) {
+	list_for_each_entry_safe (fseq, next, &fs->active_seqs, active) {
 		if (!state_stale(fseq, now))
 			continue;
 		list_del(&fseq->active);

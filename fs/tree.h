@@ -3,10 +3,10 @@
  * Names: which inode a (directory, name) pair means, and in which order a directory lists.
  *
  * Lookup goes through one hash table over all directories. For listing, a directory keeps an array
- * of (cookie, entry) in rising cookie order: a cookie is given once per name and is never a position,
- * so readdir goes on at the right place whatever was removed meanwhile. Removal leaves a gap; gaps
- * are squeezed out when they are the majority. `.geometry`, `kv` and `tokens` have small cookies of
- * their own, which puts them first.
+ * of (cookie, entry) in rising cookie order: a cookie is given once per name and is never a
+ * position, so readdir goes on at the right place whatever was removed meanwhile. Removal leaves a
+ * gap; gaps are squeezed out when they are the majority. `.geometry`, `kv` and `tokens` have small
+ * cookies of their own, which puts them first.
  */
 #ifndef KVC_FS_TREE_H
 #define KVC_FS_TREE_H
@@ -16,35 +16,42 @@
 struct nspace;
 
 /* Cookies are what readdir's offset says; 0 is the start. */
-enum { COOKIE_DOT = 1, COOKIE_DOTDOT, COOKIE_GEOMETRY, COOKIE_KV, COOKIE_TOKENS, COOKIE_FIRST = 16 };
+enum {
+	COOKIE_DOT = 1,
+	COOKIE_DOTDOT,
+	COOKIE_GEOMETRY,
+	COOKIE_KV,
+	COOKIE_TOKENS,
+	COOKIE_FIRST = 16
+};
 
 #define NAME_MAX_BYTES 255
 
 struct dentry {
 	struct hnode hash;
-	struct inode *dir, *inode;	/* neither goes while the name is there */
-	struct dentry *next_link;	/* next name of the same inode */
+	struct inode *dir, *inode; /* neither goes while the name is there */
+	struct dentry *next_link;  /* next name of the same inode */
 	u64 cookie;
 	u8 len;
-	char name[];			/* NUL-terminated */
+	char name[]; /* NUL-terminated */
 };
 
 struct slot {
 	u64 cookie;
-	struct dentry *dentry;	/* NULL: removed */
+	struct dentry *dentry; /* NULL: removed */
 };
 
 /** struct dir - what a directory has beside an inode's usual parts. */
 struct dir {
 	struct slot *slots;
 	u32 nr_slots, max_slots;
-	u32 nr_live;		/* entries */
+	u32 nr_live; /* entries */
 	u32 nr_subdirs;
 	u64 next_cookie;
-	struct nspace *ns;	/* namespace that it is in, one reference, or NULL */
-	bool ns_root;		/* it is the namespace's own directory */
-	u32 salt_root;		/* chain root of its own salt; 0: inherits */
-	struct fseq *fseq;	/* the sequence that `kv` and `tokens` here are, one reference */
+	struct nspace *ns; /* namespace that it is in, one reference, or NULL */
+	bool ns_root;	   /* it is the namespace's own directory */
+	u32 salt_root;	   /* chain root of its own salt; 0: inherits */
+	struct fseq *fseq; /* the sequence that `kv` and `tokens` here are, one reference */
 };
 
 /** dir_init() - give @inode an empty directory. */

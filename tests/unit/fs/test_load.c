@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Metadata that do not fit together are refused with a line; those that do come back as they were. */
+/* Metadata that do not fit together are refused with a line; those that do come back as they were.
+ */
 #include <errno.h>
 #include <string.h>
 #include "allocator/base/textbuf.h"
@@ -47,10 +48,12 @@ struct rec {
 
 static u32 encode(u8 *buf, struct rec r)
 {
-	struct fs_inode_record rec = {
-		.version = FS_INODE_RECORD_VERSION, .kind = (u8)ino_kind(r.ino), .mode = r.mode,
-		.size = r.data ? strlen(r.data) : 0, .nr_links = 1,
-		.inline_bytes = r.data ? (u32)strlen(r.data) : 0};
+	struct fs_inode_record rec = {.version = FS_INODE_RECORD_VERSION,
+				      .kind = (u8)ino_kind(r.ino),
+				      .mode = r.mode,
+				      .size = r.data ? strlen(r.data) : 0,
+				      .nr_links = 1,
+				      .inline_bytes = r.data ? (u32)strlen(r.data) : 0};
 	struct fs_link_record link = {
 		.parent = r.parent, .cookie = r.cookie, .len = (u8)strlen(r.name)};
 	u32 at = 0;
@@ -76,14 +79,21 @@ static int load(struct rec r)
 
 static struct rec dir(u64 n, u64 parent, const char *name)
 {
-	return (struct rec){.ino = DIR(n), .parent = parent, .cookie = 100 + n, .name = name,
+	return (struct rec){.ino = DIR(n),
+			    .parent = parent,
+			    .cookie = 100 + n,
+			    .name = name,
 			    .mode = S_IFDIR | 0755};
 }
 
 static struct rec file(u64 n, u64 parent, const char *name)
 {
-	return (struct rec){.ino = PLAIN(n), .parent = parent, .cookie = 200 + n, .name = name,
-			    .mode = S_IFREG | 0640, .data = "bytes"};
+	return (struct rec){.ino = PLAIN(n),
+			    .parent = parent,
+			    .cookie = 200 + n,
+			    .name = name,
+			    .mode = S_IFREG | 0640,
+			    .data = "bytes"};
 }
 
 static void bad_at_finish(const char *word)

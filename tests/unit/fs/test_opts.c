@@ -52,7 +52,8 @@ static void test_defaults(void **state)
 static void test_all_options(void **state)
 {
 	assert_int_equal(parse("-f -o dram=1G,nvme=3T,high=80,low=70 /store /mnt "
-			       "-o commit=5,hugepages=off,numa=1,write.nvme=selective:2"), 0);
+			       "-o commit=5,hugepages=off,numa=1,write.nvme=selective:2"),
+			 0);
 	assert_string_equal(o.source, "/store");
 	assert_true(o.dram_bytes == GIB(1) && o.nvme_bytes == 3 * GIB(1024));
 	assert_int_equal(o.high_pct, 80);
@@ -87,8 +88,9 @@ static void test_mount_helper(void **state)
 static void test_not_in_this_version(void **state)
 {
 	static const char *const later[] = {
-		"remote=redis://h:1", "remote_key=/k", "codec.nvme=int8", "codec.hbm=fp8",
-		"hbm=auto", "evict=auto", "pinned=1G", "socket=/s", "write.remote=back"};
+		"remote=redis://h:1", "remote_key=/k", "codec.nvme=int8",
+		"codec.hbm=fp8",      "hbm=auto",      "evict=auto",
+		"pinned=1G",	      "socket=/s",     "write.remote=back"};
 	char line[128];
 
 	for (unsigned int i = 0; i < ARRAY_SIZE(later); i++) {
@@ -102,10 +104,24 @@ static void test_not_in_this_version(void **state)
 
 static void test_bad_values(void **state)
 {
-	static const char *const bad[] = {
-		"dram=", "dram=x", "dram=1Q", "dram=-1G", "dram=1GG", "dram=1M", "dram=99999999T",
-		"nvme=0", "high=0", "high=100", "low=x", "commit=0", "commit=1.5", "numa=-1",
-		"hugepages=maybe", "write.nvme=selective:0", "write.nvme=never", "dram"};
+	static const char *const bad[] = {"dram=",
+					  "dram=x",
+					  "dram=1Q",
+					  "dram=-1G",
+					  "dram=1GG",
+					  "dram=1M",
+					  "dram=99999999T",
+					  "nvme=0",
+					  "high=0",
+					  "high=100",
+					  "low=x",
+					  "commit=0",
+					  "commit=1.5",
+					  "numa=-1",
+					  "hugepages=maybe",
+					  "write.nvme=selective:0",
+					  "write.nvme=never",
+					  "dram"};
 	char line[128];
 
 	for (unsigned int i = 0; i < ARRAY_SIZE(bad); i++) {
@@ -126,10 +142,10 @@ static void test_sizes(void **state)
 	static const struct {
 		const char *text;
 		u64 bytes;
-	} good[] = {{"0", 0}, {"1", 1}, {"4k", 4096}, {"1K", 1024}, {"2M", MIB(2)}, {"3G", GIB(3)},
-		    {"1T", GIB(1024)}, {"1t", GIB(1024)}};
-	static const char *const bad[] = {"", "k", "1kb", " 1", "+1", "0x10", "18446744073709551616",
-					  "9000000T"};
+	} good[] = {{"0", 0},	    {"1", 1},	    {"4k", 4096},      {"1K", 1024},
+		    {"2M", MIB(2)}, {"3G", GIB(3)}, {"1T", GIB(1024)}, {"1t", GIB(1024)}};
+	static const char *const bad[] = {
+		"", "k", "1kb", " 1", "+1", "0x10", "18446744073709551616", "9000000T"};
 	u64 bytes;
 
 	for (unsigned int i = 0; i < ARRAY_SIZE(good); i++) {
@@ -150,9 +166,9 @@ static int teardown(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_defaults),	 cmocka_unit_test(test_all_options),
-		cmocka_unit_test(test_mount_helper),	 cmocka_unit_test(test_not_in_this_version),
-		cmocka_unit_test(test_bad_values),	 cmocka_unit_test(test_sizes),
+		cmocka_unit_test(test_defaults),     cmocka_unit_test(test_all_options),
+		cmocka_unit_test(test_mount_helper), cmocka_unit_test(test_not_in_this_version),
+		cmocka_unit_test(test_bad_values),   cmocka_unit_test(test_sizes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, teardown);
