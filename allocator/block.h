@@ -20,7 +20,8 @@
  *  B6 RECORDED implies NVME_VALID: the bytes were durable before the record, and an extent of a
  *     recorded block is reused only after the removal of the record is durable.
  *  B7 heap_pos[t] != NONE iff the block is a candidate in tier t: it has a copy there, no pin, no I/O
- *     and no indexed child with a copy in t (leaf first).
+ *     and no indexed child with a copy in t (leaf first). Only a block with I/O may still be in the
+ *     heap: it is taken out when it is met there, and comes back when its I/O ends.
  */
 #ifndef KVC_BLOCK_H
 #define KVC_BLOCK_H

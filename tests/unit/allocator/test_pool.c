@@ -20,18 +20,27 @@ static void fill_ids(u32 *ids, u32 nr, u32 seed)
 		ids[i] = seed * 1000003u + i;
 }
 
-/* A sealed chain of @nr blocks of @bytes indexed under @root, block i filled from seed + i. */
-static void make_chain_of(struct pool_fixture *fx, u32 root, u32 seed, u32 nr, u32 bytes,
-			  struct block_id *out)
+/** struct chain - which blocks: the first @nr of the prefix @seed; block i is filled from seed + i. */
+struct chain {
+	u32 root, seed, nr, bytes;
+};
+
+static struct chain chain_of(u32 root, u32 seed, u32 nr)
+{
+	return (struct chain){root, seed, nr, BYTES};
+}
+
+/* A sealed and indexed chain. */
+static void make_chain_of(struct pool_fixture *fx, struct chain c, struct block_id *out)
 {
 	struct block_id parent = BLOCK_NONE, found;
 	u32 ids[TOKENS * 64];
 
-	fill_ids(ids, TOKENS * nr, seed);
-	for (u32 i = 0; i < nr; i++) {
-		struct prefix_key key = {root, TOKENS, ids + i * TOKENS, TOKENS};
+	fill_ids(ids, TOKENS * c.nr, c.seed);
+	for (u32 i = 0; i < c.nr; i++) {
+		struct prefix_key key = {c.root, TOKENS, ids + i * TOKENS, TOKENS};
 
-		assert_int_equal(pool_fixture_block(fx, bytes, 1, seed + i, &out[i]), 0);
+		assert_int_equal(pool_fixture_block(fx, c.bytes, 1, c.seed + i, &out[i]), 0);
 		assert_int_equal(pool_seal(fx->pool, &out[i], 1), 0);
 		assert_int_equal(prefix_insert(fx->pool, &key, parent, out[i], &found), 0);
 		assert_int_equal(found.v, out[i].v);
@@ -41,16 +50,17 @@ static void make_chain_of(struct pool_fixture *fx, u32 root, u32 seed, u32 nr, u
 
 static void make_chain(struct pool_fixture *fx, u32 root, u32 seed, u32 nr, struct block_id *out)
 {
-	make_chain_of(fx, root, seed, nr, BYTES, out);
+	make_chain_of(fx, chain_of(root, seed, nr), out);
 }
 
-static u32 match(struct pool_fixture *fx, u32 root, u32 seed, u32 nr, struct block_id *out, bool take)
+/* The blocks of @c that the index has, named for the caller where @out is given. */
+static u32 match(struct pool_fixture *fx, struct chain c, struct block_id *out)
 {
 	u32 ids[TOKENS * 64];
-	struct prefix_key key = {root, TOKENS, ids, TOKENS * nr};
+	struct prefix_key key = {c.root, TOKENS, ids, TOKENS * c.nr};
 
-	fill_ids(ids, TOKENS * nr, seed);
-	return prefix_match(fx->pool, &key, out, take);
+	fill_ids(ids, TOKENS * c.nr, c.seed);
+	return prefix_match(fx->pool, &key, out, out != NULL);
 }
 
 static void named_blocks_survive_pressure(void **state)
@@ -113,10 +123,10 @@ static void chain_is_cached_and_found(void **state)
 	make_chain(&fx, root, 7, 20, chain);
 	pool_put(fx.pool, chain, 20);
 	pool_check(fx.pool);
-	assert_int_equal(match(&fx, root, 7, 20, NULL, false), 20);
-	assert_int_equal(match(&fx, other, 7, 20, NULL, false), 0);
-	assert_int_equal(match(&fx, root, 8, 20, NULL, false), 0);
-	assert_int_equal(match(&fx, root, 7, 20, got, true), 20);
+	assert_int_equal(match(&fx, chain_of(root, 7, 20), NULL), 20);
+	assert_int_equal(match(&fx, chain_of(other, 7, 20), NULL), 0);
+	assert_int_equal(match(&fx, chain_of(root, 8, 20), NULL), 0);
+	assert_int_equal(match(&fx, chain_of(root, 7, 20), got), 20);
 	for (u32 i = 0; i < 20; i++)
 		assert_int_equal(pool_fixture_holds(&fx, got[i], 7 + i), 1);
 	pool_put(fx.pool, got, 20);
@@ -137,7 +147,7 @@ static void eviction_is_leaf_first(void **state)
 	/* Fill what is left and then some: the chain must shrink from its end only. */
 	while (nr < 195 && !pool_fixture_block(&fx, BYTES, 1, 1000 + nr, &fresh[nr]))
 		nr++;
-	left = match(&fx, root, 7, 20, NULL, false);
+	left = match(&fx, chain_of(root, 7, 20), NULL);
 	assert_in_range(left, 1, 19);
 	pool_check(fx.pool);
 	for (u32 i = 0; i < nr; i++)
@@ -190,7 +200,7 @@ static void damage_is_never_data(void **state)
 	memset(tier_map(fx.disk, 0, MIB(8)), 0x5a, MIB(8));
 	assert_int_equal(pool_fixture_holds(&fx, chain[2], 9), -EIO);
 	assert_int_equal(pool_fixture_holds(&fx, chain[2], 9), -EIO);
-	assert_int_equal(match(&fx, root, 7, 4, NULL, false), 2);
+	assert_int_equal(match(&fx, chain_of(root, 7, 4), NULL), 2);
 	pool_check(fx.pool);
 	pool_put(fx.pool, chain, 4);
 	pool_check(fx.pool);
@@ -370,7 +380,7 @@ static void room_under_a_transfer_is_waited_for(void **state)
 
 	pool_fixture_open(&fx, MIB(16), MIB(8));
 	assert_int_equal(pool_root(fx.pool, 1, "", 0, &root), 0);
-	make_chain_of(&fx, root, 7, 1, MIB(1), &h.id);
+	make_chain_of(&fx, (struct chain){root, 7, 1, MIB(1)}, &h.id);
 	while (nr < 7 && !pool_fixture_block(&fx, MIB(1), 0, nr, &fill[nr]))
 		nr++;
 	assert_int_equal(nr, 7);
@@ -398,7 +408,7 @@ static void parents_of_named_blocks_give_way(void **state)
 
 	pool_fixture_open(&fx, MIB(16), MIB(8));
 	assert_int_equal(pool_root(fx.pool, 1, "", 0, &root), 0);
-	make_chain_of(&fx, root, 7, 2, MIB(1), chain);
+	make_chain_of(&fx, (struct chain){root, 7, 2, MIB(1)}, chain);
 	while (nr < 6 && !pool_fixture_block(&fx, MIB(1), 0, nr, &fill[nr]))
 		nr++;
 	assert_int_equal(nr, 6);
@@ -434,7 +444,7 @@ static void bytes_damaged_in_memory_are_not_data(void **state)
 	assert_int_equal(pool_fixture_holds(&fx, chain[0], 7), 1);
 	assert_int_equal(pool_writeback(fx.pool, chain, 2), -EIO);
 	assert_int_equal(pool_demote(fx.pool, chain, 1), 0);
-	assert_int_equal(match(&fx, root, 7, 2, NULL, false), 1);
+	assert_int_equal(match(&fx, chain_of(root, 7, 2), NULL), 1);
 	pool_check(fx.pool);
 	pool_put(fx.pool, chain, 2);
 	pool_check(fx.pool);
@@ -470,11 +480,11 @@ static void index_of_many_blocks(void **state)
 	pool_fixture_open(&fx, MIB(32), MIB(64));
 	assert_int_equal(pool_root(fx.pool, 1, "", 0, &root), 0);
 	for (u32 i = 0; i < NR; i++) {
-		make_chain_of(&fx, root, i, 1, 4096, &ids[i]);
-		assert_int_equal(match(&fx, root, i / 2, 1, NULL, false), 1);
+		make_chain_of(&fx, (struct chain){root, i, 1, 4096}, &ids[i]);
+		assert_int_equal(match(&fx, chain_of(root, i / 2, 1), NULL), 1);
 	}
 	for (u32 i = 0; i < NR; i++)
-		found += match(&fx, root, i, 1, NULL, false);
+		found += match(&fx, chain_of(root, i, 1), NULL);
 	assert_int_equal(found, NR);
 	pool_check(fx.pool);
 	prefix_drop_space(fx.pool, 1);
