@@ -116,7 +116,10 @@ int kvctl_call(const struct mountroot *mr, struct control_request *rq, const cha
 		return CLI_FAILED;
 	if (!reply->err)
 		return CLI_OK;
-	cli_error("%s: %s (%s)", object, reply->message, strerror(-reply->err));
+	if (strcasestr(reply->message, strerror(-reply->err)))
+		cli_error("%s: %s", object, reply->message);
+	else
+		cli_error("%s: %s (%s)", object, reply->message, strerror(-reply->err));
 	control_reply_free(reply);
 	return CLI_FAILED;
 }

@@ -216,7 +216,7 @@ static void print_table(const struct ls_list *list, bool all)
 	char tiers[40];
 
 	if (all)
-		printf("%10s %8s %-10s %8s %8s %8s %8s  %-20s %s\n", "TOKENS", "BLOCKS", "STATE",
+		printf("%10s %8s %-10s %8s %8s %8s %8s  %-24s %s\n", "TOKENS", "BLOCKS", "STATE",
 		       "HBM", "DRAM", "NVME", "REMOTE", "LAST_USE", "NAME");
 	else
 		printf("%10s %-10s %-14s %s\n", "TOKENS", "STATE", "TIERS", "NAME");
@@ -227,7 +227,7 @@ static void print_table(const struct ls_list *list, bool all)
 		textbuf_escape(&name, s->path);
 		tier_names(s, tiers, sizeof(tiers));
 		if (all)
-			printf("%10s %8s %-10s %8s %8s %8s %8s  %-20s %s\n", s->tokens, s->blocks,
+			printf("%10s %8s %-10s %8s %8s %8s %8s  %-24s %s\n", s->tokens, s->blocks,
 			       s->state, s->hbm, s->dram, s->nvme, s->remote, s->last_use,
 			       name.text ? name.text : "");
 		else

@@ -243,8 +243,9 @@ static int find_both(const char *src, const char *dst, struct mountroot *from, s
 
 static int fork_sequence(const char *src, const char *dst, u64 tokens, cJSON *result)
 {
+	struct control_reply reply = {0};
 	struct mountroot from, to;
-	struct control_reply reply;
+	const char *why = NULL;
 	int err = find_both(src, dst, &from, &to);
 
 	if (!err)
@@ -254,15 +255,14 @@ static int fork_sequence(const char *src, const char *dst, u64 tokens, cJSON *re
 		kvctl_add_u64(result, "tokens", tokens);
 	} else if (!err) {
 		err = reply.err;
-		if (err)
-			cli_error("%s: %s", src, reply.message);
+		why = err ? reply.message : NULL;
 		for (size_t i = 0; i < reply.nr_pairs; i++)
 			kvctl_add(result, reply.pair[i].key, reply.pair[i].value);
-		control_reply_free(&reply);
 	}
 	if (err)
-		cli_error("%s: not forked to %s: %s", src, dst,
-			  err == -EXDEV ? "other mount, namespace or salt; use cp -r" : strerror(-err));
+		cli_error("%s: not forked to %s: %s%s", src, dst, why ? why : strerror(-err),
+			  err == -EXDEV ? "; use cp -r" : "");
+	control_reply_free(&reply);
 	return err;
 }
 
