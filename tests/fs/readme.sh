@@ -125,6 +125,24 @@ t_complete() {
 	kvc_umount
 }
 
+# cmake --install puts the programs and their pages where README.md says; mount(8) starts one of them.
+t_install() {
+	local build=${KVC_BIN_DIR:-/none}/.. name
+	command -v cmake >/dev/null || return 0
+	[ -e "$build/cmake_install.cmake" ] && [ -x "$build/bin/kvbench" ] && [ -x "$KVCTL" ] && [ -x "$KVREPLAY" ] || return 0
+	expect_ok cmake --install "$build" --prefix "$KVC_TMP/inst"
+	for name in bin/kvcachefs bin/kvctl bin/kvreplay bin/kvbench share/man/man1/kvctl.1 \
+		share/man/man1/kvreplay.1 share/man/man1/kvbench.1 share/man/man8/kvcachefs.8; do
+		[ -e "inst/$name" ] || bad "cmake --install made no $name"
+	done
+	[ "$(id -u)" = 0 ] || return 0
+	expect_ok mount -t fuse "$KVC_TMP/inst/bin/kvcachefs#$STORE" "$MNT" -o dram=64M,nvme=64M,nofail,noatime
+	expect_eq fuse.kvcachefs "$(stat -f -c %T "$MNT" >/dev/null && awk -v d="$MNT" '$2 == d { print $3 }' /proc/mounts)" "type"
+	expect_match '^kvcachefs .* uapi 1$' "$(cat m/.kvc/version)" "version"
+	expect_ok umount "$MNT"
+	expect_ok flock "$STORE" true
+}
+
 for KVC_CASE in ${*:-$(_cases)}; do
 	before=$KVC_FAILS
 	"$KVC_CASE"
