@@ -186,7 +186,7 @@ static void finish_out(struct pool *pool, struct move *m)
 		b->flags |= BLOCK_NVME_VALID;
 		/* A cached block's copy is of use after a restart only with a record. */
 		if (b->flags & BLOCK_INDEXED && !(b->flags & BLOCK_RECORDED))
-			block_stale(pool, m->id);
+			(void)block_stale(pool, m->id);
 	} else if (m->err == -EBADMSG) {
 		damaged(pool, m->id);
 		if (!b->pin) /* else reclaim does, when those who read it let go */

@@ -705,9 +705,9 @@ static int seal_one(struct pool *pool, u32 id)
 	if (b->flags & BLOCK_SEALED)
 		return 0;
 	if (b->flags & BLOCK_NVME_VALID) { /* spilled while open: checksummed when it left */
+		if (b->flags & BLOCK_RECORDED && block_stale(pool, id))
+			return -ENOMEM;
 		b->flags |= BLOCK_SEALED;
-		if (b->flags & BLOCK_RECORDED)
-			block_stale(pool, id);
 		return 0;
 	}
 	err = begin_exclusive(pool, id, false);

@@ -115,6 +115,7 @@ void pool_destroy(struct pool *pool)
 	free(pool->chunks);
 	free(pool->limbo);
 	free(pool->stale.v);
+	free(pool->renew.v);
 	free(pool->hints);
 	for (int i = 0; i < POOL_WAITQS; i++)
 		waitq_destroy(&pool->io_done[i]);

@@ -56,11 +56,15 @@ void limbo_add(struct pool *pool, u32 id, u64 off, u32 bytes)
 	pool->limbo[pool->nr_limbo++] = (struct limbo){.off = off, .bytes = bytes, .id = id};
 }
 
-void block_stale(struct pool *pool, u32 id)
+int block_stale(struct pool *pool, u32 id)
 {
-	/* Without memory the record stays as it is: a cached block may be missed after a crash. */
-	if (pool->meta && idvec_push(&pool->stale, id, pool_block(pool, id)->gen))
-		kvc_err_count(-ENOMEM, KVC_ERR_record_skipped);
+	struct block *b = pool_block(pool, id);
+	struct idvec *vec = b->flags & BLOCK_RECORDED ? &pool->renew : &pool->stale;
+
+	if (!pool->meta || !idvec_push(vec, id, b->gen))
+		return 0;
+	/* Where that is ignored a cached block may be missed after a crash. */
+	return kvc_err(-ENOMEM, record_skipped);
 }
 
 void pool_meta_durable(void *arg, u64 seq)
@@ -88,7 +92,8 @@ void pool_meta_durable(void *arg, u64 seq)
  * Everything of the pool's own goes in transactions of its own, ahead of the caller's: the caller's
  * stays as it is when it cannot be submitted, so that it can be tried again, whatever became of the
  * blocks meanwhile. Removals go first: an id may have been used again, and the record of the block
- * that has it now must be the last word.
+ * that has it now must be the last word. Then records that are out of date: what the caller's says of
+ * a block (that it is sealed) must not be more than the block's own does.
  */
 
 static void put_block_record(struct meta_txn *txn, u32 id, const struct block *b)
@@ -171,7 +176,29 @@ static int submit_roots(struct pool *pool)
 	return err;
 }
 
-/* Records of up to RECORD_BATCH blocks, whose bytes are durable. */
+static int submit_renewals(struct pool *pool)
+{
+	struct meta_txn txn = META_TXN_INIT;
+	struct idvec *vec = &pool->renew;
+	int err = 0;
+
+	while (vec->nr && !err) {
+		u32 from = vec->nr - min(vec->nr, (u32)RECORD_BATCH);
+
+		for (u32 i = from; i < vec->nr; i++) {
+			struct block *b = pool_block(pool, vec->v[i].id);
+
+			if (b->gen == vec->v[i].gen && b->flags & BLOCK_RECORDED)
+				put_block_record(&txn, vec->v[i].id, b);
+		}
+		err = submit_own(pool, &txn, NULL);
+		if (!err)
+			vec->nr = from;
+	}
+	return err;
+}
+
+/* Records of up to RECORD_BATCH blocks, whose bytes are durable, after what is due anyway. */
 static int submit_records(struct pool *pool, const u32 *ids, unsigned int nr)
 {
 	struct meta_txn txn = META_TXN_INIT;
@@ -179,6 +206,8 @@ static int submit_records(struct pool *pool, const u32 *ids, unsigned int nr)
 
 	if (!err)
 		err = submit_roots(pool);
+	if (!err)
+		err = submit_renewals(pool);
 	if (err)
 		return err;
 	for (unsigned int i = 0; i < nr; i++)
@@ -252,13 +281,13 @@ int pool_commit(struct pool *pool, u64 seq)
 
 /* ---- the commit interval ---- */
 
-/* Still the block it was, and one that no table is going to record? */
+/* Still the block it was, of use after a crash, and without a record? */
 static bool stale_holds(struct pool *pool, const struct idgen *stale)
 {
 	struct block *b = pool_block(pool, stale->id);
 
-	return b->gen == stale->gen && b->flags & BLOCK_NVME_VALID &&
-	       b->flags & (BLOCK_RECORDED | BLOCK_INDEXED);
+	return b->gen == stale->gen && !(b->flags & BLOCK_RECORDED) &&
+	       b->flags & BLOCK_NVME_VALID && b->flags & BLOCK_INDEXED;
 }
 
 /*
@@ -307,7 +336,7 @@ static void tick_give_back(struct pool *pool, const struct idvec *vec, u32 from,
 		return;
 	for (u32 i = from; i < vec->nr; i++)
 		if (stale_holds(pool, &vec->v[i]))
-			block_stale(pool, vec->v[i].id);
+			(void)block_stale(pool, vec->v[i].id);
 }
 
 int pool_tick(struct pool *pool)
@@ -492,7 +521,7 @@ static int link_loaded(struct pool *pool)
 			b->flags &= ~BLOCK_BAD;
 			b->gen++;
 			unlink_loaded(pool, b);
-			block_stale(pool, id);
+			(void)block_stale(pool, id);
 		} else if (b->ids) {
 			b->flags |= BLOCK_INDEXED;
 		}

@@ -95,7 +95,8 @@ struct pool {
 	u32 limbo_open;		/* from here on the removal is still to be submitted */
 	u32 nr_limbo, max_limbo;
 	bool ticking;		/* one pool_tick() at a time; others wait on flush_wait */
-	struct idvec stale;	/* blocks whose record is missing or out of date */
+	struct idvec stale;	/* cached blocks without a record: the next tick writes one */
+	struct idvec renew;	/* blocks whose record is out of date: the next submit writes it */
 
 	/* reclaim thread */
 	pthread_t reclaimer;
@@ -165,8 +166,8 @@ void block_io_end(struct pool *pool, u32 id);
 /** block_materialise() - an EMPTY block gets its zeros. Lock held, dropped meanwhile. */
 int __must_check block_materialise(struct pool *pool, u32 id);
 int __must_check idvec_push(struct idvec *vec, u32 id, u32 gen);
-/** block_stale() - its record is missing or out of date: the next tick writes one. */
-void block_stale(struct pool *pool, u32 id);
+/** block_stale() - its record is missing or out of date. Return: 0, -ENOMEM (it stays so). */
+int block_stale(struct pool *pool, u32 id);
 void block_check(struct pool *pool, u32 id);
 
 /* ---- reclaim.c ---- */

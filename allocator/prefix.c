@@ -164,7 +164,7 @@ void prefix_remove(struct pool *pool, u32 id)
 	b->nr_ids = 0;
 	pool->nr_indexed--;
 	if (b->flags & BLOCK_RECORDED && b->ref) /* else it goes, and its record with it */
-		block_stale(pool, id);
+		(void)block_stale(pool, id);
 }
 
 /** struct place - where in the tree of chains a block belongs. */
@@ -328,7 +328,8 @@ static int insert_new(struct pool *pool, u32 id, const struct place *p)
 		b->nr_ids = 0;
 		return -ENOMEM;
 	}
-	block_stale(pool, id);
+	if (b->flags & BLOCK_NVME_VALID) /* else when it gets there */
+		(void)block_stale(pool, id);
 	block_requeue(pool, id);
 	return 0;
 }
@@ -356,9 +357,11 @@ int prefix_insert(struct pool *pool, const struct prefix_key *key, struct block_
 	int err = 0;
 
 	lock_acquire(&pool->lock);
-	KVC_BUG_ON(!(pool_block(pool, id.v)->flags & BLOCK_SEALED));
 	if (!root_known(pool, key->root)) {
 		err = kvc_err(-EINVAL, root_unknown);
+	} else if (!(pool_block(pool, id.v)->flags & BLOCK_SEALED)) {
+		/* not our mistake alone: what a table says of its blocks was read from media */
+		err = kvc_err(-EINVAL, index_unsealed);
 	} else if (BLOCK_IS_NONE(parent)) {
 		p.chain = prefix_chain(pool->roots[key->root].chain, p.ids, p.nr);
 	} else if (pool_block(pool, parent.v)->flags & BLOCK_INDEXED) {

@@ -420,6 +420,32 @@ static void a_block_without_bytes_is_not_submitted(void **state)
 	store_close(&st);
 }
 
+/* A block that was recorded open and is sealed then: no later record may know more than its own. */
+static void a_seal_is_on_record_before_what_follows(void **state)
+{
+	struct meta_txn txn = META_TXN_INIT;
+	struct block_id id;
+	struct store st;
+	u64 seq;
+
+	store_open(&st);
+	assert_int_equal(pool_fixture_block(&st.fx, 65536, 0, 1, &id), 0);
+	assert_int_equal(pool_writeback(st.fx.pool, &id, 1), 0);
+	assert_int_equal(pool_flush(st.fx.pool), 0);
+	meta_txn_put(&txn, (struct meta_key){.id = 1, .type = META_NAME}, &id, sizeof(id));
+	assert_int_equal(pool_submit(st.fx.pool, &id, 1, &txn, &seq), 0);
+	assert_int_equal(pool_seal(st.fx.pool, &id, 1), 0);
+	/* the table is not changed by that, so its blocks are not handed in */
+	meta_txn_put(&txn, (struct meta_key){.id = 1, .type = META_NAME}, &id, sizeof(id));
+	assert_int_equal(pool_submit(st.fx.pool, NULL, 0, &txn, &seq), 0);
+	assert_int_equal(pool_commit(st.fx.pool, seq), 0);
+	meta_txn_free(&txn);
+	store_reopen(&st);
+	assert_int_equal(st.nr_named, 1);
+	assert_true(pool_sealed(st.fx.pool, st.named[0]));
+	store_close(&st);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -432,6 +458,7 @@ int main(void)
 		cmocka_unit_test(a_root_in_a_reused_place_is_recorded),
 		cmocka_unit_test(bytes_are_flushed_before_their_record),
 		cmocka_unit_test(a_failed_tick_is_made_up_for),
+		cmocka_unit_test(a_seal_is_on_record_before_what_follows),
 		cmocka_unit_test(a_block_without_bytes_is_not_submitted),
 	};
 
