@@ -191,6 +191,8 @@ static void finish_out(struct pool *pool, struct move *m)
 		damaged(pool, m->id);
 		if (!b->pin) /* else reclaim does, when those who read it let go */
 			block_release_ext(pool, m->id, IN_DRAM);
+	} else {
+		b->last_use = ++pool->clock; /* where it is to go may be bad: others first */
 	}
 	block_io_end(pool, m->id);
 }
@@ -319,6 +321,8 @@ static unsigned int collect_out(struct pool *pool, struct collect *c, u32 *batch
 		u32 id = c->ids[c->next].v;
 		struct block *b;
 
+		if (c->next % BREATHE == BREATHE - 1)
+			pool_breathe(pool);
 		if (BLOCK_IS_NONE(c->ids[c->next]))
 			continue;
 		b = pool_block(pool, id);
@@ -365,9 +369,12 @@ static int fill_empty(struct pool *pool, const struct block_id *ids, unsigned in
 {
 	int err = 0;
 
-	for (unsigned int i = 0; i < nr && !err; i++)
+	for (unsigned int i = 0; i < nr && !err; i++) {
+		if (i % BREATHE == BREATHE - 1)
+			pool_breathe(pool);
 		if (!BLOCK_IS_NONE(ids[i]) && pool_block(pool, ids[i].v)->flags & BLOCK_EMPTY)
 			err = block_materialise(pool, ids[i].v);
+	}
 	return err;
 }
 

@@ -227,6 +227,8 @@ static int submit_missing(struct pool *pool, const struct block_id *ids, unsigne
 	for (unsigned int i = 0; i < nr && !err; i++) {
 		struct block *b = BLOCK_IS_NONE(ids[i]) ? NULL : pool_block(pool, ids[i].v);
 
+		if (i % BREATHE == BREATHE - 1)
+			pool_breathe(pool);
 		if (!b || b->flags & BLOCK_RECORDED)
 			continue;
 		if (!(b->flags & BLOCK_NVME_VALID))

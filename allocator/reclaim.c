@@ -27,6 +27,7 @@
 #define EASY_BYTES	    MIB(32)	/* above the high mark nobody takes more than he must */
 #define THROTTLE_BYTES	    MIB(64)	/* above the high mark allocations reclaim for themselves */
 #define RUN_VICTIMS	    8192	/* extents in one page run to empty, as a rule */
+#define DRAIN_TRIES	    16	/* commits until removals count as refused */
 #define RUN_VICTIMS_MAX	    (EXTENT_MAX_BYTES / EXTENT_UNIT)
 
 /* ---- heaps ---- */
@@ -437,23 +438,28 @@ static bool compact_capacity(struct pool *pool, u32 bytes)
 }
 
 /*
- * Make removals durable so that their extents come out of limbo. Lock held, dropped meanwhile.
+ * Make removals durable so that their extents come out of limbo. A journal that is behind with its
+ * space takes them in a few goes, each of which gets further. Lock held, dropped meanwhile.
  * Return: 1, 0 (there was nothing in limbo), -errno.
  */
 static int drain_limbo(struct pool *pool)
 {
-	u64 seq;
-	int err;
+	u64 seq = 0;
+	int err = -ENOSPC;
 
 	if (pool->limbo_head == pool->nr_limbo)
 		return 0;
-	err = submit_locked(pool, NULL, 0, NULL, &seq);
-	lock_release(&pool->lock);
-	if (!err)
-		err = pool_commit(pool, seq);
-	if (!err)
-		pool_meta_durable(pool, seq); /* the store's own call may come only later */
-	lock_acquire(&pool->lock);
+	for (int tries = 0; err == -ENOSPC && tries < DRAIN_TRIES; tries++) {
+		int submitted = submit_locked(pool, NULL, 0, NULL, &seq);
+
+		lock_release(&pool->lock);
+		err = pool_commit(pool, submitted ? UINT64_MAX : seq);
+		if (!err && !submitted)
+			pool_meta_durable(pool, seq); /* the store's own call may come only later */
+		lock_acquire(&pool->lock);
+		if (!err)
+			err = submitted;
+	}
 	return err ? err : 1;
 }
 
