@@ -1,0 +1,118 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# kvdecode's logits are the same bits whether the KV of the prompt was computed now, attached from the
+# cache, moved to NVMe and back, forked, or left by a daemon that was restarted or killed. Without the
+# trained model (KVC_TEST_DATA) a random one is taken.
+. "$(dirname "$0")/../lib/mount.sh"
+
+need_store
+KVC_FRESH=0
+KVC_MOUNT_ARGS=(-o dram=64M,nvme=1G store)
+KVDECODE=$(_bin kvdecode) || skip "kvdecode is not built"
+"$KVDECODE" --mount /nowhere --random-model 1:1,2,1,8,300 x 2>&1 | grep -q 'not in this version' &&
+	skip "kvdecode was built without libkvc"
+
+DATA=${KVC_TEST_DATA:-$KVC_SOURCE_DIR/../shared}
+STORY='Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day,'
+if [ -r "$DATA/models/stories260K.bin" ]; then
+	MODEL=("$DATA/models/stories260K.bin")
+else
+	echo "$KVC_SCRIPT: no $DATA/models/stories260K.bin: a random model instead"
+	MODEL=(--random-model 7:5,8,4,64,512)
+fi
+NEW=40
+
+# decode NAME [OPTIONS]: logits in out/NAME, text in out/NAME.txt, counts in out/NAME.stats
+decode() {
+	local name=$1
+	shift
+	"$KVDECODE" --stats -n $NEW --logits "out/$name" "$@" "${MODEL[@]}" "$STORY" \
+		>"out/$name.txt" 2>"out/$name.stats" || bad "kvdecode $name: $(cat "out/$name.stats")"
+}
+on_mount() { decode "$1" --mount m --sequence "d/$1" "${@:2}"; }
+stat_of() { sed -n "s/^$2: //p" "out/$1.stats"; }
+equal() { # NAME [FILE]: the logits are those of plain memory
+	[ "$(stat -c %s "${2:-out/$1}")" = "$(stat -c %s out/plain)" ] || bad "$1: not as many logits"
+	expect_same out/plain "${2:-out/$1}"
+	[ $# = 2 ] || expect_same out/plain.txt "out/$1.txt"
+}
+# Whole blocks of the prompt and nothing else came from the cache.
+attached() {
+	local prompt=$(stat_of "$1" prompt_tokens)
+	expect_eq $((prompt / 16 * 16)) "$(stat_of "$1" cached_tokens)" "$1: cached tokens"
+	[ "$prompt" -ge 32 ] || bad "the prompt has $prompt tokens only"
+}
+
+t_empty_cache() {
+	decode plain
+	[ "$(stat -c %s out/plain)" -gt 0 ] || bad "no logits"
+	on_mount first
+	expect_eq 0 "$(stat_of first cached_tokens)" "cached tokens of the first run"
+	equal first
+	# Nothing is computed for the last token generated: it is not in the mount.
+	expect_eq $(($(stat_of first prompt_tokens) + NEW - 1)) "$(T m/d/first)" "committed tokens"
+}
+
+t_prefix_hit() {
+	on_mount hit
+	attached hit
+	equal hit
+	# Its own name again.
+	on_mount hit
+	attached hit
+	equal hit
+	# A prompt that is whole blocks is cached entirely: only its last token is computed, for the logits.
+	local model=(--random-model 7:2,4,2,32,300) text='thirty-two bytes are two blocks!'
+	for name in whole1 whole2; do
+		expect_ok "$KVDECODE" --mount m --logits out/$name -n 20 "${model[@]}" "$text"
+	done
+	expect_same out/whole1 out/whole2
+	expect_eq 'cached_tokens: 32' "$("$KVDECODE" --mount m --stats -n 1 "${model[@]}" "$text" 2>&1 |
+		grep cached)" "a prompt of whole blocks"
+	expect_eq '' "$(find m/kvdecode-* -mindepth 1 ! -name .geometry)" "what unnamed runs leave"
+}
+
+t_demoted() {
+	expect_ok "$KVCTL" demote m/d/first --to nvme --wait
+	expect_ok "$KVCTL" demote m/d/hit --to nvme --wait
+	on_mount restored
+	attached restored
+	equal restored
+}
+
+t_forks() {
+	local bytes=$(stat -c %s out/plain) i
+	on_mount forks --samples 3
+	attached forks
+	expect_eq $((3 * bytes)) "$(stat -c %s out/forks)" "size of three samples' logits"
+	for i in 0 1 2; do
+		tail -c +$((i * bytes + 1)) out/forks | head -c "$bytes" >out/fork.$i
+		equal "sample $i" out/fork.$i
+		expect_eq "$(T m/d/first)" "$(T m/d/forks.$((i + 1)))" "committed tokens of fork $i"
+	done
+	decode drawn --temperature 1.2 --seed 3
+	on_mount drawn2 --temperature 1.2 --seed 3 --samples 1
+	expect_same out/drawn out/drawn2
+}
+
+t_restarted() {
+	kvc_remount
+	on_mount restarted
+	attached restarted
+	equal restarted
+	sync -f m/d/restarted/kv
+	kvc_kill9
+	kvc_again
+	on_mount killed
+	attached killed
+	equal killed
+}
+
+t_refusals() {
+	expect_fail "$KVDECODE" --mount m --sequence d/other --random-model 1:1,2,1,8,300 x
+	expect_fail "$KVDECODE" --mount out --sequence d/x "${MODEL[@]}" x
+	"$KVDECODE" --mount m --sequence nowhere "${MODEL[@]}" x 2>/dev/null
+	expect_eq 2 $? "exit status for a sequence without a namespace"
+}
+
+kvc_main "$@"
