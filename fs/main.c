@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -27,7 +28,7 @@ struct daemon {
 	struct ticker *ticker;
 	pthread_t signals;
 	int ready_fd;  /* pipe to the waiting parent, -1: none */
-	bool stopping; /* set once by the signal thread or at the end */
+	atomic_bool stopping;	/* the end has come by itself: the signal thread may go */
 };
 
 static int fail(const char *why)
