@@ -148,17 +148,20 @@ void pool_touch(struct pool *pool, const struct block_id *ids, unsigned int nr,
 
 /* ---- sealing and durability ---- */
 
-/** pool_seal() - make @ids immutable and checksummed; sealed ones are skipped. -EIO. May block. */
+/** pool_seal() - make @ids immutable and checksummed; sealed ones are skipped. -EIO, -ENOMEM. May block. */
 int __must_check pool_seal(struct pool *pool, const struct block_id *ids, unsigned int nr);
-/** pool_writeback() - every block gets a valid copy in NVMe (no-op in volatile mode). May block. */
+/**
+ * pool_writeback() - every block gets a valid copy in NVMe, EMPTY ones zeros (no-op in volatile mode).
+ * Return: 0, -EIO (also for a damaged block), -ENOMEM. May block.
+ */
 int __must_check pool_writeback(struct pool *pool, const struct block_id *ids, unsigned int nr);
 /** pool_flush() - fdatasync of the NVMe tier; concurrent callers share one. May block. */
 int __must_check pool_flush(struct pool *pool);
 /**
- * pool_submit() - submit @txn with the BLOCK records that @ids still lack (all written back and
- * flushed) and the removals that are due, in one transaction.
- * @txn: may be NULL; emptied on success
- * Return: 0 and @seq, -ENOSPC, -EIO. Volatile mode: 0, nothing done but freeing.
+ * pool_submit() - submit the removals and renewals that are due, the BLOCK records that @ids still
+ * lack (all written back and flushed), then @txn.
+ * @txn: may be NULL; emptied on success, else as it was
+ * Return: 0 and @seq, -ENOSPC, -ENOMEM, -EIO (store has stopped, or a block has no bytes). Volatile mode: 0, nothing done but freeing.
  */
 int __must_check pool_submit(struct pool *pool, const struct block_id *ids, unsigned int nr,
 			     struct meta_txn *txn, u64 *seq);
@@ -201,7 +204,8 @@ unsigned int prefix_match(struct pool *pool, const struct prefix_key *key, struc
  * @found: the block that the index holds for this chain now: @id itself, or the one that was
  *	there first (kept; then named for the caller, who drops it with pool_put() or keeps it)
  * Return: 0, -ENOMEM. No-op when @id is indexed at this very place already; -EEXIST when @id is
- * indexed elsewhere (other ids) or @parent is not indexed, which leaves all as it is.
+ * indexed elsewhere (other ids) or @parent is not indexed, -EINVAL when @id is not sealed or the root
+ * unknown: which leave all as it is.
  */
 int __must_check prefix_insert(struct pool *pool, const struct prefix_key *key,
 			       struct block_id parent, struct block_id id, struct block_id *found);

@@ -169,6 +169,7 @@ static void first_of_equal_chains_is_kept(void **state)
 	fill_ids(ids, TOKENS, 3);
 	make_chain(&fx, root, 3, 1, &a);
 	assert_int_equal(pool_fixture_block(&fx, BYTES, 1, 3, &b), 0);
+	assert_int_equal(prefix_insert(fx.pool, &key, BLOCK_NONE, b, &found), -EINVAL); /* open */
 	assert_int_equal(pool_seal(fx.pool, &b, 1), 0);
 	assert_int_equal(prefix_insert(fx.pool, &key, BLOCK_NONE, b, &found), 0);
 	assert_int_equal(found.v, a.v);
