@@ -128,18 +128,9 @@ void inode_free_all(struct fs *fs)
 		while (inode->links)
 			tree_del(fs, inode->links);
 	}
-	for (;;) {
-		pos = 0;
-		inode = inode_next(fs, &pos, NULL);
-		if (!inode)
-			break;
-		while (inode) {
-			struct hnode *next = inode->hash.next;
-
-			inode_free(fs, inode);
-			inode = next ? container_of(next, struct inode, hash) : NULL;
-		}
-	}
+	for (pos = 0; pos <= fs->inodes.mask; pos++)
+		while (fs->inodes.buckets[pos])
+			inode_free(fs, container_of(fs->inodes.buckets[pos], struct inode, hash));
 }
 
 void inode_touch_ctime(struct inode *inode)
