@@ -217,8 +217,10 @@ int kv_mount_store(const struct kv_store *shape, const char *mount, const char *
 	*m = (struct mount_store){*shape, NULL, mount, ns, temporary};
 	m->store.ops = &ops;
 	err = told(kvc_open(&m->kvc, mount, NULL), "open", mount);
-	if (!err)
-		err = told(make_namespace(m), "another model's namespace, or can not be made", ns);
+	if (!err) {
+		err = make_namespace(m);
+		told(err, err == -EPERM ? "holds another model's KV" : "make the namespace", ns);
+	}
 	*out = &m->store;
 	if (err)
 		mount_destroy(*out);

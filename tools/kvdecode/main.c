@@ -92,7 +92,7 @@ static int encode(const struct options *o, struct stream *s)
 static int answer(const struct options *o, const struct stream *prompt, const char *name, u32 nr)
 {
 	struct stream s = *prompt;
-	char path[PATH_MAX];
+	char path[PATH_MAX + 16];
 	int err = 0;
 
 	snprintf(path, sizeof(path), "%s.%u", name, nr + 1);
