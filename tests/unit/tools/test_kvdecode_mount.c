@@ -275,6 +275,8 @@ static void test_equal_bits_at_prompt_lengths(void **state)
 		compare(*state, nr, "first", 0, NULL);
 		compare(*state, nr, "again", nr / 16 * 16, NULL);
 		compare(*state, nr, "parent", nr / 16 * 16, "child");
+		nr_seqs = 0;
+		compare(*state, nr, "parent", 0, "child");
 	}
 }
 
