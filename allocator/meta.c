@@ -440,8 +440,8 @@ static struct meta *meta_new(const struct meta_opts *opts)
 	return meta;
 }
 
-int meta_open(struct meta **metap, int dirfd, const struct meta_opts *opts, meta_load_fn load,
-	      void *load_ctx, struct textbuf *why)
+int meta_open(struct meta **metap, int dirfd, const struct meta_opts *opts,
+	      const struct meta_loader *loader, struct textbuf *why)
 {
 	struct meta *meta = meta_new(opts);
 	int err;
@@ -453,7 +453,7 @@ int meta_open(struct meta **metap, int dirfd, const struct meta_opts *opts, meta
 	if (err && why)
 		textbuf_printf(why, "metadata directory: %s", strerror(-err));
 	if (!err)
-		err = meta_recover(meta, load, load_ctx, why);
+		err = meta_recover(meta, loader, why);
 	if (!err) {
 		err = start_threads(meta);
 		if (err && why)

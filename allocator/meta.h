@@ -29,6 +29,7 @@
 #ifndef KVC_META_H
 #define KVC_META_H
 
+#include <sys/uio.h>
 #include "allocator/base/compiler.h"
 
 #define META_MAX_RECORD MIB(2)	/* bytes of one record's value */
@@ -55,15 +56,21 @@ struct meta_opts {
 	void *ctx;
 };
 
+/** struct meta_loader - who gets the live records while a store is opened; fn NULL: nobody. */
+struct meta_loader {
+	meta_load_fn fn;
+	void *ctx;
+};
+
 /**
  * meta_open() - open or create the store in directory @dirfd and load it.
- * @load: gets every live record, with @load_ctx
+ * @loader: gets every live record
  * @why: gets one clear line when the open fails (file, offset, what was wrong, what to do)
  * Return: 0, -ENOENT, -EUCLEAN (damaged: nothing was changed on disk), -ENOSPC, -EIO, -ENOMEM, or
- * what @load returned.
+ * what @loader returned.
  */
 int __must_check meta_open(struct meta **meta, int dirfd, const struct meta_opts *opts,
-			   meta_load_fn load, void *load_ctx, struct textbuf *why);
+			   const struct meta_loader *loader, struct textbuf *why);
 /** meta_close() - commit what was submitted, write a checkpoint when worth it, close. */
 int meta_close(struct meta *meta);
 
@@ -78,9 +85,9 @@ struct meta_txn {
 #define META_TXN_INIT ((struct meta_txn){0})
 
 void meta_txn_put(struct meta_txn *txn, struct meta_key key, const void *value, u32 bytes);
-/** meta_txn_putv() - as meta_txn_put(), value in two parts (header, body). */
-void meta_txn_putv(struct meta_txn *txn, struct meta_key key, const void *head, u32 head_bytes,
-		   const void *body, u32 body_bytes);
+/** meta_txn_putv() - as meta_txn_put(), value in @nr parts. */
+void meta_txn_putv(struct meta_txn *txn, struct meta_key key, const struct iovec *parts,
+		   unsigned int nr);
 /** meta_txn_del() - remove a key; removing one that does not exist is no error. */
 void meta_txn_del(struct meta_txn *txn, struct meta_key key);
 void meta_txn_free(struct meta_txn *txn);

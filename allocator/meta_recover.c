@@ -329,8 +329,8 @@ static int source_replay(struct recovery *rec, struct source *src)
 	return err;
 }
 
-static int load_frame(const struct meta *meta, const struct meta_reader *reader, meta_load_fn load,
-		      void *load_ctx)
+static int load_frame(const struct meta *meta, const struct meta_reader *reader,
+		      const struct meta_loader *loader)
 {
 	const struct meta_record *record = reader->records;
 	int err = 0;
@@ -343,18 +343,18 @@ static int load_frame(const struct meta *meta, const struct meta_reader *reader,
 		};
 
 		if (meta_index_live(&meta->index, record))
-			err = load(load_ctx, &key, record + 1, meta_record_value_bytes(record));
+			err = loader->fn(loader->ctx, &key, record + 1, meta_record_value_bytes(record));
 		record = meta_record_next(record);
 	}
 	return err;
 }
 
-static int source_load(struct recovery *rec, struct source *src, meta_load_fn load, void *load_ctx)
+static int source_load(struct recovery *rec, struct source *src, const struct meta_loader *loader)
 {
 	struct meta_reader reader;
 	int err = 0;
 
-	if (src->fd < 0 || !load)
+	if (src->fd < 0 || !loader->fn)
 		return 0;
 	meta_reader_init(&reader, src->fd, &src->head, src->at.end);
 	while (!err && reader.off < src->at.end) {
@@ -362,7 +362,7 @@ static int source_load(struct recovery *rec, struct source *src, meta_load_fn lo
 		if (err)
 			err = frame_error(rec, src, &reader, err);
 		else
-			err = load_frame(rec->meta, &reader, load, load_ctx);
+			err = load_frame(rec->meta, &reader, loader);
 	}
 	meta_reader_free(&reader);
 	return err;
@@ -442,7 +442,7 @@ static int create(struct recovery *rec)
 	return err ? failed(rec, "journal.1", err) : 0;
 }
 
-int meta_recover(struct meta *meta, meta_load_fn load, void *load_ctx, struct textbuf *why)
+int meta_recover(struct meta *meta, const struct meta_loader *loader, struct textbuf *why)
 {
 	struct recovery rec = {
 		.meta = meta,
@@ -461,11 +461,11 @@ int meta_recover(struct meta *meta, meta_load_fn load, void *load_ctx, struct te
 	if (!err)
 		err = replay_all(&rec);
 	if (!err)
-		err = source_load(&rec, &rec.checkpoint, load, load_ctx);
+		err = source_load(&rec, &rec.checkpoint, loader);
 	if (!err)
-		err = source_load(&rec, &rec.journal, load, load_ctx);
+		err = source_load(&rec, &rec.journal, loader);
 	if (!err)
-		err = source_load(&rec, &rec.next, load, load_ctx);
+		err = source_load(&rec, &rec.next, loader);
 	if (!err)
 		err = settle(&rec);
 	meta->submitted_seq = meta->cur.seq;

@@ -33,27 +33,32 @@ static struct meta_record *txn_add(struct meta_txn *txn, struct meta_key key, u3
 	return rec;
 }
 
-void meta_txn_putv(struct meta_txn *txn, struct meta_key key, const void *head, u32 head_bytes,
-		   const void *body, u32 body_bytes)
+void meta_txn_putv(struct meta_txn *txn, struct meta_key key, const struct iovec *parts,
+		   unsigned int nr)
 {
-	u32 bytes = head_bytes + body_bytes;
 	struct meta_record *rec;
+	size_t bytes = 0;
+	u8 *to;
 
-	if (bytes < head_bytes)
-		bytes = UINT32_MAX;
-	rec = txn_add(txn, key, bytes);
+	for (unsigned int i = 0; i < nr; i++)
+		bytes += parts[i].iov_len;
+	rec = txn_add(txn, key, (u32)min(bytes, (size_t)UINT32_MAX));
 	if (!rec)
 		return;
-	if (head_bytes)
-		memcpy(rec + 1, head, head_bytes);
-	if (body_bytes)
-		memcpy((u8 *)(rec + 1) + head_bytes, body, body_bytes);
-	memset((u8 *)(rec + 1) + bytes, 0, round_up_pow2(bytes, 8) - bytes);
+	to = (u8 *)(rec + 1);
+	for (unsigned int i = 0; i < nr; i++) {
+		if (parts[i].iov_len)
+			memcpy(to, parts[i].iov_base, parts[i].iov_len);
+		to += parts[i].iov_len;
+	}
+	memset(to, 0, round_up_pow2(bytes, 8) - bytes);
 }
 
 void meta_txn_put(struct meta_txn *txn, struct meta_key key, const void *value, u32 bytes)
 {
-	meta_txn_putv(txn, key, value, bytes, NULL, 0);
+	struct iovec part = {(void *)value, bytes};
+
+	meta_txn_putv(txn, key, &part, 1);
 }
 
 void meta_txn_del(struct meta_txn *txn, struct meta_key key)

@@ -202,7 +202,7 @@ bool meta_checkpoint_due(const struct meta *meta);
 /* ---- meta_recover.c ---- */
 
 /** meta_recover() - find, verify and load the store; nothing on disk changes before all is well. */
-int __must_check meta_recover(struct meta *meta, meta_load_fn load, void *load_ctx,
+int __must_check meta_recover(struct meta *meta, const struct meta_loader *loader,
 			      struct textbuf *why);
 /** meta_unlink_stale() - remove files of generations before @generation and unfinished ones. */
 void meta_unlink_stale(struct meta *meta, u64 generation);

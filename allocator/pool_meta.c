@@ -114,9 +114,9 @@ static void put_block_record(struct meta_txn *txn, u32 id, const struct block *b
 		.parent = b->parent,
 		.parent_gen = b->parent_gen,
 	};
+	struct iovec parts[] = {{&rec, sizeof(rec)}, {b->ids, b->nr_ids * sizeof(*b->ids)}};
 
-	meta_txn_putv(txn, (struct meta_key){.id = id, .type = META_BLOCK}, &rec, sizeof(rec),
-		      b->ids, b->nr_ids * (u32)sizeof(u32));
+	meta_txn_putv(txn, (struct meta_key){.id = id, .type = META_BLOCK}, parts, 2);
 }
 
 /* Submit and drop @txn. */
@@ -152,9 +152,10 @@ static void put_root_record(struct pool *pool, struct meta_txn *txn, u32 r)
 	struct prefix_root *root = &pool->roots[r];
 	struct meta_key key = {.id = r, .type = META_ROOT};
 	struct root_record rec = {root->space, root->salt_bytes};
+	struct iovec parts[] = {{&rec, sizeof(rec)}, {root->salt, root->salt_bytes}};
 
 	if (root->space)
-		meta_txn_putv(txn, key, &rec, sizeof(rec), root->salt, root->salt_bytes);
+		meta_txn_putv(txn, key, parts, 2);
 	else
 		meta_txn_del(txn, key);
 }

@@ -112,15 +112,17 @@ void record_put(struct fs *fs, struct meta_txn *txn, struct inode *inode)
 		.mtime_ns = inode->mtime_ns,
 		.ctime_ns = inode->ctime_ns,
 	};
+	struct iovec parts[2];
 
 	put_links(&tail, inode, &rec);
 	put_xattrs(&tail, inode, &rec);
 	put_content(&tail, inode, &rec);
+	parts[0] = (struct iovec){&rec, sizeof(rec)};
+	parts[1] = (struct iovec){tail.text, tail.len};
 	if (tail.err)
 		txn->err = tail.err;
 	else
-		meta_txn_putv(txn, key, &rec, sizeof(rec), tail.text ? tail.text : "",
-			      (u32)tail.len);
+		meta_txn_putv(txn, key, parts, 2);
 	textbuf_free(&tail);
 }
 

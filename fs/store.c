@@ -216,7 +216,7 @@ static int load_meta(struct store *s, struct fs *fs, struct textbuf *why)
 
 	if (!loader)
 		return -ENOMEM;
-	err = meta_open(&s->meta, s->dirfd, &mo, loader_record, loader, why);
+	err = meta_open(&s->meta, s->dirfd, &mo, &(struct meta_loader){loader_record, loader}, why);
 	if (err && loader_why(loader)->len && !why->len)
 		textbuf_add(why, loader_why(loader)->text, loader_why(loader)->len);
 	if (!err)

@@ -258,13 +258,15 @@ static void between(void **unused)
 
 		flip(&store, image->name, bit);
 		/* A load that stops the open keeps the checkpoint from being finished. */
-		err = meta_open(&meta, store.dir_fd, &no_create, load_none, NULL, &why);
+		err = meta_open(&meta, store.dir_fd, &no_create,
+						   &(struct meta_loader){load_none, NULL}, &why);
 		assert_int_equal(err, meaningful(image, off) ? -EUCLEAN : -EINTR);
 		flip(&store, image->name, bit);
 	}
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(renameat(store.dir_fd, files[i].name, store.dir_fd, "away"), 0);
-		assert_int_equal(meta_open(&meta, store.dir_fd, &no_create, load_none, NULL, &why),
+		assert_int_equal(meta_open(&meta, store.dir_fd, &no_create,
+						   &(struct meta_loader){load_none, NULL}, &why),
 				 -EUCLEAN);
 		assert_int_equal(renameat(store.dir_fd, "away", store.dir_fd, files[i].name), 0);
 	}

@@ -79,7 +79,8 @@ static void open_store(struct scene *sc)
 	sc->nr_loaded = 0;
 	assert_int_equal(pool_create(&sc->fx.pool, &popts), 0);
 	opts.ctx = sc->fx.pool;
-	assert_int_equal(meta_open(&sc->meta, sc->dir.dir_fd, &opts, load, sc, &why), 0);
+	assert_int_equal(meta_open(&sc->meta, sc->dir.dir_fd, &opts,
+					   &(struct meta_loader){load, sc}, &why), 0);
 	pool_set_meta(sc->fx.pool, sc->meta);
 	for (u32 i = 0; i < sc->nr_loaded; i++)
 		assert_int_equal(pool_load_ref(sc->fx.pool, sc->loaded[i], BYTES), 0);

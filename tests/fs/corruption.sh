@@ -57,6 +57,8 @@ for b in range(8):
         eq(s.block(b), os.pread(fd, 1 << 20, b << 20), 'block %d, undamaged' % b)
 err('EIO', 'block 2', os.pread, fd, 10, (2 << 20) + 1000)
 err('EIO', 'block 2 again', os.pread, fd, 10, (2 << 20) + 1000)
+# Attached, it has a name: the read that finds the damage gets EIO and no byte. From then on it is a miss.
+err('EIO', 'a damaged block that was cached', probe, 'm/a', 'C:128')
 n, right = probe('m/a', 'C:128')
 true(right and n <= 32, 'a damaged cached block is a miss: %d tokens, right: %s' % (n, right))
 check('m/a/fine', 'F:128')

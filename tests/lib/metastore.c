@@ -70,7 +70,7 @@ void metastore_txn(struct meta_txn *txn, u64 t)
 
 	fill(bytes, t);
 	meta_txn_put(txn, last, &t, sizeof(t));
-	meta_txn_putv(txn, ring, &t, sizeof(t), bytes, fill_bytes(t));
+	meta_txn_putv(txn, ring, (struct iovec[]){{&t, sizeof(t)}, {bytes, fill_bytes(t)}}, 2);
 	if (t / METASTORE_TOGGLE % 2)
 		meta_txn_del(txn, toggle);
 	else
@@ -137,7 +137,8 @@ int metastore_open(struct metastore *store, const struct meta_opts *opts, struct
 	const struct meta_opts create = {.create = true};
 
 	*state = (struct metastore_state){0};
-	return meta_open(meta, store->dir_fd, opts ? opts : &create, metastore_load, state, why);
+	return meta_open(meta, store->dir_fd, opts ? opts : &create,
+					   &(struct meta_loader){metastore_load, state}, why);
 }
 
 int metastore_run(struct meta *meta, u64 from, u64 to)

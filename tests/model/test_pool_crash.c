@@ -115,7 +115,7 @@ static void side_open(struct side *s)
 	memset(s->names, 0, sizeof(s->names));
 	assert_int_equal(pool_create(&s->fx.pool, &popts), 0);
 	opts.ctx = s->fx.pool;
-	err = meta_open(&s->meta, s->dir.dir_fd, &opts, load, s, &why);
+	err = meta_open(&s->meta, s->dir.dir_fd, &opts, &(struct meta_loader){load, s}, &why);
 	if (!err) {
 		pool_set_meta(s->fx.pool, s->meta);
 		err = load_names(s);

@@ -213,7 +213,8 @@ static void recorder_open(struct recorder *r, struct pool *pool)
 
 	*r = (struct recorder){.pool = pool};
 	metastore_make(&r->dir);
-	assert_int_equal(meta_open(&r->meta, r->dir.dir_fd, &opts, load_nothing, NULL, NULL), 0);
+	assert_int_equal(meta_open(&r->meta, r->dir.dir_fd, &opts,
+					   &(struct meta_loader){load_nothing, NULL}, NULL), 0);
 	pool_set_meta(pool, r->meta);
 	assert_int_equal(pthread_create(&r->thread, NULL, tick_always, r), 0);
 }

@@ -59,7 +59,8 @@ static struct meta *open_table(struct metastore *store, struct table *table, u64
 	u64 expect = 0;
 
 	table->nr_loaded = 0;
-	assert_int_equal(meta_open(&meta, store->dir_fd, &opts, table_load, table, &why), 0);
+	assert_int_equal(meta_open(&meta, store->dir_fd, &opts,
+					   &(struct meta_loader){table_load, table}, &why), 0);
 	assert_null(why.text);
 	for (u32 i = 0; i < NR_IDS; i++)
 		expect += table->version[i] != 0;
@@ -161,7 +162,8 @@ static void load_stops_open(void **unused)
 	assert_int_equal(metastore_open(&store, NULL, &meta, &state, NULL), 0);
 	assert_int_equal(metastore_run(meta, 1, 10), 0);
 	assert_int_equal(meta_close(meta), 0);
-	assert_int_equal(meta_open(&meta, store.dir_fd, &opts, load_stop, &nr, NULL), -E2BIG);
+	assert_int_equal(meta_open(&meta, store.dir_fd, &opts,
+					   &(struct meta_loader){load_stop, &nr}, NULL), -E2BIG);
 	assert_int_equal(nr, 1);
 	assert_null(meta);
 	metastore_remove(&store);
@@ -196,7 +198,8 @@ static void sizes(void **unused)
 	assert_non_null(large.bytes);
 	for (u32 i = 0; i <= META_MAX_RECORD; i++)
 		large.bytes[i] = (u8)(i * 13 >> 3);
-	assert_int_equal(meta_open(&meta, store.dir_fd, &opts, load_large, &large, NULL), 0);
+	assert_int_equal(meta_open(&meta, store.dir_fd, &opts,
+					   &(struct meta_loader){load_large, &large}, NULL), 0);
 	meta_txn_put(&txn, key, large.bytes, META_MAX_RECORD + 1);
 	assert_int_equal(meta_submit(meta, &txn, &seq), -E2BIG);
 	meta_txn_free(&txn);
@@ -205,21 +208,25 @@ static void sizes(void **unused)
 	assert_int_equal(meta_submit(meta, &txn, &seq), -E2BIG);
 	meta_txn_free(&txn);
 	for (int i = 0; i < 7; i++)
-		meta_txn_putv(&txn, key, large.bytes, 1000, large.bytes + 1000,
-			      META_MAX_RECORD - 1000);
+		meta_txn_putv(&txn, key,
+			      (struct iovec[]){{large.bytes, 1000},
+					       {large.bytes + 1000, META_MAX_RECORD - 1000}},
+			      2);
 	assert_int_equal(meta_submit(meta, &txn, &seq), 0);
 	assert_int_equal(txn.len, 0);
 	assert_int_equal(meta_commit(meta, seq), 0);
 	assert_int_equal(meta_checkpoint(meta), 0);
 	assert_int_equal(meta_close(meta), 0);
-	assert_int_equal(meta_open(&meta, store.dir_fd, &opts, load_large, &large, NULL), 0);
+	assert_int_equal(meta_open(&meta, store.dir_fd, &opts,
+					   &(struct meta_loader){load_large, &large}, NULL), 0);
 	assert_true(large.same);
 	large.nr = 0;
 	meta_txn_put(&txn, key, NULL, 0);
 	assert_int_equal(meta_submit(meta, &txn, NULL), 0);
 	assert_int_equal(meta_close(meta), 0);	/* commits what was submitted */
 	large.same = false;
-	assert_int_equal(meta_open(&meta, store.dir_fd, &opts, load_large, &large, NULL), 0);
+	assert_int_equal(meta_open(&meta, store.dir_fd, &opts,
+					   &(struct meta_loader){load_large, &large}, NULL), 0);
 	assert_true(large.same);
 	assert_int_equal(meta_close(meta), 0);
 	meta_txn_free(&txn);
@@ -389,7 +396,8 @@ static void writers_and_checkpoints(void **unused)
 	u64 sum = 0;
 
 	metastore_make(&store);
-	assert_int_equal(meta_open(&meta, store.dir_fd, &opts, load_sum, &sum, NULL), 0);
+	assert_int_equal(meta_open(&meta, store.dir_fd, &opts,
+					   &(struct meta_loader){load_sum, &sum}, NULL), 0);
 	for (u64 i = 0; i < NR_WRITERS; i++) {
 		writers[i] = (struct writer){.meta = meta, .first_id = i * 1000, .nr = nr};
 		assert_int_equal(pthread_create(&threads[i], NULL, writer_main, &writers[i]), 0);
@@ -403,7 +411,8 @@ static void writers_and_checkpoints(void **unused)
 	assert_true(stats.checkpoints > 0);
 	assert_int_equal(stats.keys, NR_WRITERS * 101);
 	assert_int_equal(meta_close(meta), 0);
-	assert_int_equal(meta_open(&meta, store.dir_fd, &opts, load_sum, &sum, NULL), 0);
+	assert_int_equal(meta_open(&meta, store.dir_fd, &opts,
+					   &(struct meta_loader){load_sum, &sum}, NULL), 0);
 	assert_int_equal(sum, expect);
 	assert_int_equal(meta_close(meta), 0);
 	metastore_remove(&store);

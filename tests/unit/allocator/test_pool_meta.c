@@ -59,7 +59,7 @@ static int open_meta(struct store *st)
 	int err;
 
 	st->nr_named = 0;
-	err = meta_open(&st->meta, st->dirfd, &opts, load, st, &why);
+	err = meta_open(&st->meta, st->dirfd, &opts, &(struct meta_loader){load, st}, &why);
 	if (!err)
 		pool_set_meta(st->fx.pool, st->meta);
 	for (u32 i = 0; !err && i < st->nr_named; i++)
