@@ -130,9 +130,12 @@ t_install() {
 	local build=${KVC_BIN_DIR:-/none}/.. name
 	command -v cmake >/dev/null || return 0
 	[ -e "$build/cmake_install.cmake" ] && [ -x "$build/bin/kvbench" ] && [ -x "$KVCTL" ] && [ -x "$KVREPLAY" ] || return 0
-	expect_ok cmake --install "$build" --prefix "$KVC_TMP/inst"
+	if ! cmake --install "$build" --prefix "$KVC_TMP/inst" >"$OUT/install" 2>&1; then
+		grep -q 'cannot find' "$OUT/install" && { echo "     only a part of the tree is built: not installed"; return 0; }
+		bad "cmake --install: $(tail -5 "$OUT/install")"
+	fi
 	for name in bin/kvcachefs bin/kvctl bin/kvreplay bin/kvbench share/man/man1/kvctl.1 \
-		share/man/man1/kvreplay.1 share/man/man1/kvbench.1 share/man/man8/kvcachefs.8; do
+		share/man/man1/kvreplay.1 bin/kvdecode share/man/man1/kvdecode.1 share/man/man1/kvbench.1 share/man/man8/kvcachefs.8; do
 		[ -e "inst/$name" ] || bad "cmake --install made no $name"
 	done
 	[ "$(id -u)" = 0 ] || return 0
