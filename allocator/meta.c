@@ -451,7 +451,7 @@ int meta_open(struct meta **metap, int dirfd, const struct meta_opts *opts,
 		return -ENOMEM;
 	err = meta_open_file(dirfd, ".", O_RDONLY | O_DIRECTORY, &meta->dir_fd);
 	if (err && why)
-		textbuf_printf(why, "metadata directory: %s", strerror(-err));
+		textbuf_printf(why, "store directory: %s", strerror(-err));
 	if (!err)
 		err = meta_recover(meta, loader, why);
 	if (!err) {

@@ -45,7 +45,7 @@ static int damaged(struct recovery *rec, const char *name, const char *what)
 {
 	if (rec->why)
 		textbuf_printf(rec->why,
-			       "%s: %s; nothing was changed: check the disk, restore the metadata directory from a copy",
+			       "%s: %s; nothing was changed: check the disk, restore the store from a copy",
 			       name, what);
 	return kvc_err(-EUCLEAN, meta_damaged);
 }
@@ -113,7 +113,7 @@ static int find_files(struct recovery *rec)
 
 	err = open_dir(rec->meta, &dir);
 	if (err)
-		return failed(rec, "metadata directory", err);
+		return failed(rec, "store directory", err);
 	while (errno = 0, (entry = readdir(dir))) {
 		enum meta_kind kind;
 		u64 generation;
@@ -128,7 +128,7 @@ static int find_files(struct recovery *rec)
 	}
 	err = -errno;
 	closedir(dir);
-	return err ? failed(rec, "metadata directory", err) : 0;
+	return err ? failed(rec, "store directory", err) : 0;
 }
 
 void meta_unlink_stale(struct meta *meta, u64 keep)

@@ -34,7 +34,6 @@ struct pool_opts {
 	struct tier *dram;	/* owned by the caller, as the others */
 	struct tier *nvme;	/* NULL: volatile, capacity is DRAM */
 	unsigned int high_pct, low_pct;	/* watermarks of DRAM */
-	u32 selective_hits;	/* write.nvme=selective:N; 0: off */
 	bool write_through;	/* write.nvme=through */
 };
 

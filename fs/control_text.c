@@ -160,10 +160,7 @@ void text_tiers(struct fs *fs, const struct cred *cred, struct textbuf *tb)
 
 static void text_policy(const struct fs_opts *o, struct textbuf *tb)
 {
-	if (o->selective_hits)
-		textbuf_printf(tb, "write.nvme=selective:%u\n", o->selective_hits);
-	else
-		textbuf_printf(tb, "write.nvme=%s\n", o->write_through ? "through" : "back");
+	textbuf_printf(tb, "write.nvme=%s\n", o->write_through ? "through" : "back");
 }
 
 void text_config(struct fs *fs, const struct cred *cred, struct textbuf *tb)

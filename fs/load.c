@@ -67,7 +67,7 @@ struct textbuf *loader_why(struct loader *l)
 
 static int bad_inode(struct loader *l, u64 ino, const char *what)
 {
-	textbuf_printf(&l->why, "metadata of inode %llu: %s; nothing was changed (see kvfsck)",
+	textbuf_printf(&l->why, "metadata of inode %llu: %s; nothing was changed",
 		       (unsigned long long)ino, what);
 	return -EUCLEAN;
 }
@@ -334,7 +334,7 @@ static int check_reachable(struct loader *l)
 		return 0;
 	textbuf_printf(&l->why,
 		       "metadata: %llu of %llu directories do not hang on the root; "
-		       "nothing was changed (see kvfsck)",
+		       "nothing was changed",
 		       (unsigned long long)(l->nr_dirs - nr), (unsigned long long)l->nr_dirs);
 	return -EUCLEAN;
 }
@@ -522,7 +522,7 @@ static int load_tables(struct loader *l)
 		if (err == -EUCLEAN && !l->why.len)
 			textbuf_printf(&l->why,
 				       "metadata: table %llu is malformed; nothing was "
-				       "changed (see kvfsck)",
+				       "changed",
 				       (unsigned long long)l->tables.items[i].id);
 	}
 	return err;

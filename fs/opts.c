@@ -154,16 +154,11 @@ static int opt_codec_nvme(struct fs_opts *o, const char *v, const char *opt, str
 
 static int opt_write_nvme(struct fs_opts *o, const char *v, const char *opt, struct textbuf *why)
 {
-	u64 hits = 0;
-
-	if (!strncmp(v, "selective:", 10)) {
-		if (opts_number(v + 10, 1, 1000, &hits))
-			return bad(why, opt, "selective:N with N from 1 to 1000");
-	} else if (strcmp(v, "back") && strcmp(v, "through")) {
-		return bad(why, opt, "back, through or selective:N");
-	}
+	if (!strncmp(v, "selective:", 10))
+		return not_yet(why, opt);
+	if (strcmp(v, "back") && strcmp(v, "through"))
+		return bad(why, opt, "back or through");
 	o->write_through = !strcmp(v, "through");
-	o->selective_hits = (u32)hits;
 	return 0;
 }
 
@@ -460,7 +455,7 @@ void opts_usage(struct textbuf *tb)
 		"  -o dram=SIZE         DRAM tier (25 %% of the smaller of RAM and cgroup limit)\n"
 		"  -o nvme=SIZE         NVMe tier (80 %% of what SOURCE has free, when it is "
 		"made)\n"
-		"  -o write.nvme=POLICY back, through, selective:N (back)\n"
+		"  -o write.nvme=POLICY back, through (back)\n"
 		"  -o high=PCT,low=PCT  watermarks of DRAM (90, 85)\n"
 		"  -o evict=lru         eviction policy\n"
 		"  -o commit=SECONDS    metadata commit interval (1)\n"

@@ -19,7 +19,6 @@ struct fs_opts {
 	char hugepages[8];  /* auto tmpfs hugetlb off */
 	int numa_node;	    /* -1: none */
 	bool write_through; /* write.nvme=through */
-	u32 selective_hits; /* write.nvme=selective:N, 0: off */
 	bool foreground, debug, read_only, noatime, help, version;
 };
 

@@ -7,7 +7,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <mntent.h>
+#include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/random.h>
@@ -22,6 +26,42 @@
 #include "fs/store.h"
 
 #define NVME_FILE_BYTES GIB(64)
+#define LEAVE_WAIT_S	60	/* for the daemon of an earlier mount to finish */
+
+/* Is a mount of this store there? Then its daemon is not about to leave. */
+static bool is_mounted(const char *path)
+{
+	FILE *mounts = setmntent("/proc/self/mounts", "r");
+	char real[PATH_MAX];
+	struct mntent *m;
+	bool found = false;
+
+	if (!mounts || !realpath(path, real)) {
+		found = true;
+	} else {
+		while (!found && (m = getmntent(mounts)))
+			found = !strcmp(m->mnt_type, "fuse.kvcachefs") &&
+				!strcmp(m->mnt_fsname, real);
+	}
+	if (mounts)
+		endmntent(mounts);
+	return found;
+}
+
+/* umount returns before the daemon has written everything: wait for one that serves no mount. */
+static int lock_store(int dirfd, const char *path)
+{
+	u64 give_up = clock_mono_ns() + LEAVE_WAIT_S * NSEC_PER_SEC;
+
+	while (flock(dirfd, LOCK_EX | LOCK_NB)) {
+		if (errno != EWOULDBLOCK)
+			return -errno;
+		if (is_mounted(path) || clock_mono_ns() > give_up)
+			return -EBUSY;
+		poll(NULL, 0, 20);
+	}
+	return 0;
+}
 
 static int open_dir(struct store *s, const char *path, struct textbuf *why)
 {
@@ -43,14 +83,12 @@ static int open_dir(struct store *s, const char *path, struct textbuf *why)
 		textbuf_printf(why, "%s: the store is not writable: %s", path, strerror(-err));
 		return err;
 	}
-	if (flock(s->dirfd, LOCK_EX | LOCK_NB)) {
-		err = errno == EWOULDBLOCK ? -EBUSY : -errno;
+	err = lock_store(s->dirfd, path);
+	if (err)
 		textbuf_printf(why, "%s: %s", path,
 			       err == -EBUSY ? "the store is in use by another daemon"
 					     : strerror(-err));
-		return err;
-	}
-	return 0;
+	return err;
 }
 
 /* Every entry but the superblock; @remove: delete them. Return: how many, or -errno. */
@@ -174,7 +212,6 @@ static int open_pool(struct store *s, const struct fs_opts *opts, struct textbuf
 		.nvme = media_tier(s->media, IN_NVME),
 		.high_pct = opts->high_pct,
 		.low_pct = opts->low_pct,
-		.selective_hits = opts->selective_hits,
 		.write_through = opts->write_through,
 	};
 	int err = pool_create(&s->pool, &po);

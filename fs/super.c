@@ -18,7 +18,7 @@ static u64 super_csum(const struct fs_super *super)
 
 static int damaged(struct textbuf *why, const char *what)
 {
-	textbuf_printf(why, "file %s in the store: %s; nothing was changed (see kvfsck)",
+	textbuf_printf(why, "file %s in the store: %s; nothing was changed",
 		       FS_SUPER_NAME, what);
 	return -EUCLEAN;
 }

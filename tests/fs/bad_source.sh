@@ -100,6 +100,19 @@ t_in_use() {
 	kvc_umount
 }
 
+# The mount is gone before its daemon has closed the store: the next one waits for it.
+t_mount_again_at_once() {
+	local i
+	for i in 1 2 3 4; do
+		expect_ok "$KVCACHEFS" -o dram=64M,nvme=1G "$STORE" "$MNT"
+		head -c 32M /dev/urandom >m/f$i
+		expect_ok fusermount3 -u "$MNT"
+	done
+	kvc_mount -o dram=64M store || bad "mount"
+	expect_eq 4 "$(ls m | grep -c '^f')" "files"
+	kvc_umount
+}
+
 # Damage to the superblock or to the journal is told and never repaired by
 # forgetting: the files stay as they are, and undamaged ones mount again.
 t_damaged_metadata() {

@@ -52,7 +52,7 @@ static void test_defaults(void **state)
 static void test_all_options(void **state)
 {
 	assert_int_equal(parse("-f -o dram=1G,nvme=3T,high=80,low=70 /store /mnt "
-			       "-o commit=5,hugepages=off,numa=1,write.nvme=selective:2"),
+			       "-o commit=5,hugepages=off,numa=1,write.nvme=back"),
 			 0);
 	assert_string_equal(o.source, "/store");
 	assert_true(o.dram_bytes == GIB(1) && o.nvme_bytes == 3 * GIB(1024));
@@ -61,7 +61,7 @@ static void test_all_options(void **state)
 	assert_int_equal(o.commit_seconds, 5);
 	assert_string_equal(o.hugepages, "off");
 	assert_int_equal(o.numa_node, 1);
-	assert_int_equal(o.selective_hits, 2);
+	assert_false(o.write_through);
 	assert_true(o.foreground);
 	assert_int_equal(parse("-owrite.nvme=through /store /mnt"), 0);
 	assert_true(o.write_through);
@@ -119,7 +119,6 @@ static void test_bad_values(void **state)
 					  "commit=1.5",
 					  "numa=-1",
 					  "hugepages=maybe",
-					  "write.nvme=selective:0",
 					  "write.nvme=never",
 					  "dram"};
 	char line[128];
