@@ -105,11 +105,11 @@ t_mount_again_at_once() {
 	local i
 	for i in 1 2 3 4; do
 		expect_ok "$KVCACHEFS" -o dram=64M,nvme=1G "$STORE" "$MNT"
-		head -c 32M /dev/urandom >m/f$i
+		head -c 32M /dev/urandom >m/again$i
 		expect_ok fusermount3 -u "$MNT"
 	done
 	kvc_mount -o dram=64M store || bad "mount"
-	expect_eq 4 "$(ls m | grep -c '^f')" "files"
+	expect_eq 4 "$(ls m | grep -c ^again)" "files"
 	kvc_umount
 }
 
