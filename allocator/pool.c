@@ -381,22 +381,18 @@ int pool_pin(struct pool *pool, struct block_id id, const void **addr)
 	lock_acquire(&pool->lock);
 	b = pool_block(pool, id.v);
 	KVC_BUG_ON(!(b->flags & BLOCK_LIVE));
-	pin_locked(pool, id.v);
-	for (;;) {
-		block_wait_io(pool, id.v);
-		if (b->flags & BLOCK_BAD)
-			err = kvc_err(-EIO, block_bad);
-		if (err || b->flags & (BLOCK_EMPTY | BLOCK_DRAM_VALID))
-			break;
-		err = load_pinned(pool, id.v);
-		if (err)
-			break;
-	}
-	if (err) {
-		unpin_locked(pool, id.v);
+	block_wait_io(pool, id.v); /* before the pin: a writer has BLOCK_IO and waits for pins */
+	if (b->flags & BLOCK_BAD) {
+		err = kvc_err(-EIO, block_bad);
 	} else {
-		*addr = b->flags & BLOCK_EMPTY ? NULL : block_addr(pool, b);
+		pin_locked(pool, id.v);
+		if (!(b->flags & (BLOCK_EMPTY | BLOCK_DRAM_VALID)))
+			err = load_pinned(pool, id.v);
+		if (err)
+			unpin_locked(pool, id.v);
 	}
+	if (!err)
+		*addr = b->flags & BLOCK_EMPTY ? NULL : block_addr(pool, b);
 	lock_release(&pool->lock);
 	return err;
 }
@@ -509,10 +505,12 @@ int pool_begin_write(struct pool *pool, struct block_id id, bool whole, void **a
 	lock_assert_none();
 	lock_acquire(&pool->lock);
 	b = pool_block(pool, id.v);
-	/* A reader may hold a passing name: it sees old bytes or new ones. */
 	KVC_BUG_ON(b->flags & (BLOCK_SEALED | BLOCK_RECORDED));
 	err = begin_exclusive(pool, id.v, whole);
 	if (!err) {
+		/* A reader may hold a passing name: it sees old bytes of the block or new ones. */
+		while (b->pin)
+			waitq_wait(&pool->room_freed, &pool->lock);
 		b->flags &= ~BLOCK_NVME_VALID;
 		*addr = block_addr(pool, b);
 	}
@@ -574,14 +572,19 @@ struct copy {
 	bool whole;
 };
 
+/* Into a new block: if anybody has it pinned, it is the caller. */
 static int copy_from(struct pool *pool, const struct copy *c, const void *from)
 {
-	void *to;
-	int err = pool_begin_write(pool, c->dst, c->whole, &to);
+	struct block *b;
+	int err;
 
+	lock_acquire(&pool->lock);
+	b = pool_block(pool, c->dst.v);
+	err = begin_exclusive(pool, c->dst.v, c->whole);
+	lock_release(&pool->lock);
 	if (err)
 		return err;
-	memcpy(to, from, c->bytes);
+	memcpy(block_addr(pool, b), from, c->bytes);
 	pool_end_write(pool, c->dst);
 	return 0;
 }

@@ -104,7 +104,7 @@ void pool_unpin(struct pool *pool, const struct block_id *ids, unsigned int nr);
 
 /**
  * pool_begin_write() - pin an open, never recorded block for writing. Only the caller's table names it,
- * but for readers in passing.
+ * but for readers in passing; waits for their pins, so the caller must have none on it.
  * @addr: its bytes; EMPTY blocks get zeroed memory
  * @whole: the caller overwrites all of it (no zeroing, no load)
  * Return: 0, -ENOMEM, -EIO. May block.

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include "lib/test.h"
@@ -350,6 +351,59 @@ struct held_write {
 	struct block_id id;
 };
 
+/** struct rewrite - a writer of an open block that a reader has pinned. */
+struct rewrite {
+	struct pool *pool;
+	struct block_id id;
+	atomic_bool done;
+};
+
+static void *rewrite_block(void *arg)
+{
+	struct rewrite *r = arg;
+	void *addr;
+
+	assert_int_equal(pool_begin_write(r->pool, r->id, false, &addr), 0);
+	memset(addr, 0, pool_bytes(r->pool, r->id));
+	pool_end_write(r->pool, r->id);
+	r->done = true;
+	return NULL;
+}
+
+/* Who has an open block pinned sees the bytes that were there, until he lets go. */
+static void a_write_waits_for_readers(void **state)
+{
+	struct rewrite r = {.done = false};
+	struct pool_fixture fx;
+	const void *addr;
+	pthread_t writer;
+	u64 first;
+
+	pool_fixture_open(&fx, MIB(4), MIB(8));
+	r.pool = fx.pool;
+	assert_int_equal(pool_fixture_block(&fx, 8192, 1, 5, &r.id), 0);
+	assert_int_equal(pool_pin(fx.pool, r.id, &addr), 0);
+	first = *(const u64 *)addr;
+	assert_int_equal(pthread_create(&writer, NULL, rewrite_block, &r), 0);
+	while (!r.done && pool_try_pin(fx.pool, &r.id, 1, &addr)) {
+		pool_unpin(fx.pool, &r.id, 1);
+		sched_yield();
+	}
+	/* It has begun and keeps new readers out; it must not get further. */
+	for (int i = 0; i < 1000 && !r.done; i++)
+		sched_yield();
+	assert_false(r.done);
+	assert_int_equal(*(const u64 *)addr, first);
+	pool_unpin(fx.pool, &r.id, 1);
+	pthread_join(writer, NULL);
+	assert_int_equal(pool_pin(fx.pool, r.id, &addr), 0);
+	assert_int_equal(*(const u64 *)addr, 0);
+	pool_unpin(fx.pool, &r.id, 1);
+	pool_put(fx.pool, &r.id, 1);
+	pool_check(fx.pool);
+	pool_fixture_close(&fx);
+}
+
 static void *demote(void *arg)
 {
 	struct held_write *h = arg;
@@ -531,6 +585,7 @@ int main(void)
 		cmocka_unit_test(empty_blocks_are_zeros),
 		cmocka_unit_test(alloc_fails_whole_at_every_n),
 		cmocka_unit_test(copies_do_not_wait_for_each_other),
+		cmocka_unit_test(a_write_waits_for_readers),
 		cmocka_unit_test(room_under_a_transfer_is_waited_for),
 		cmocka_unit_test(parents_of_named_blocks_give_way),
 		cmocka_unit_test(bytes_damaged_in_memory_are_not_data),
