@@ -27,6 +27,8 @@ struct plainfile {
 void plain_init(struct plainfile *pf, struct pool *pool, u64 id);
 void plain_destroy(struct plainfile *pf);
 u64 plain_size(struct plainfile *pf);
+/** plain_table() - the file's table; NULL while inline. Once set it stays. */
+struct blktab *plain_table(struct plainfile *pf);
 /** plain_allocated() - bytes of blocks, for st_blocks. */
 u64 plain_allocated(struct plainfile *pf);
 

@@ -5,8 +5,6 @@
 
 #include "allocator/plainfile.h"
 
-/** plain_table() - the file's table; NULL while inline. Once set it stays. */
-struct blktab *plain_table(struct plainfile *pf);
 /** plain_to_table() - give an inline file a table. May block. */
 int __must_check plain_to_table(struct plainfile *pf);
 /** plain_grow_tail() - a short last block gets its full size if the file is to reach @end. Busy. */

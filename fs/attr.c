@@ -33,7 +33,7 @@ static void fill_sizes(struct inode *inode, struct stat *st)
 
 		st->st_size = (off_t)size;
 		st->st_blocks = (blkcnt_t)div_round_up(inode->body->allocated_bytes, 512);
-		if (!inode->body->pf.tab)
+		if (!plain_table(&inode->body->pf))
 			st->st_blocks = (blkcnt_t)div_round_up(min(size, (u64)PLAIN_INLINE), 512);
 	} else if (S_ISCHR(inode->mode) || S_ISBLK(inode->mode)) {
 		st->st_rdev = (dev_t)inode->rdev;

@@ -317,7 +317,7 @@ static struct blktab *table_of(struct inode *inode)
 		return inode->dir->fseq ? &inode->dir->fseq->seq->tab : NULL;
 	if (inode_has_seq(inode))
 		return inode->fseq ? &inode->fseq->seq->tab : NULL;
-	return inode_has_body(inode) && inode->body ? inode->body->pf.tab : NULL;
+	return inode_has_body(inode) && inode->body ? plain_table(&inode->body->pf) : NULL;
 }
 
 static int get_blocks(struct request *r, struct blocks *b)

@@ -364,7 +364,7 @@ void kvxattr_stored(struct fs *fs, struct inode *inode, const char *name)
 
 static void plain_residency(struct body *body, struct pool_residency *res)
 {
-	struct blktab *tab = body ? body->pf.tab : NULL;
+	struct blktab *tab = body ? plain_table(&body->pf) : NULL;
 
 	*res = (struct pool_residency){0};
 	if (!tab)
