@@ -115,11 +115,16 @@ static void mount_options(struct textbuf *tb, const struct fs_opts *opts)
 	}
 }
 
+static void nothing(int sig)
+{
+}
+
 int session_mount(struct fs *fs, struct textbuf *why)
 {
 	struct textbuf mount = TEXTBUF_INIT;
 	char *argv[] = {"kvcachefs", "-o", NULL, "-d", NULL};
 	struct fuse_args args = FUSE_ARGS_INIT(fs->opts->debug ? 4 : 3, argv);
+	struct sigaction wake = {.sa_handler = nothing};
 	int err = -EINVAL;
 
 	mount_options(&mount, fs->opts);
@@ -135,6 +140,8 @@ int session_mount(struct fs *fs, struct textbuf *why)
 	}
 	lock_init(&run.lock, LOCK_LEAF);
 	waitq_init(&run.wake);
+	run.main = pthread_self(); /* before there is anybody who might call session_stop() */
+	sigaction(SIGUSR1, &wake, NULL);
 	if (fuse_session_mount(fs->session, fs->opts->mountpoint)) {
 		textbuf_printf(why, "%s: cannot mount", fs->opts->mountpoint);
 		fuse_session_destroy(fs->session);
@@ -207,10 +214,6 @@ static void *helper_main(void *arg)
 	return NULL;
 }
 
-static void nothing(int sig)
-{
-}
-
 /* The helper may be waiting for an answer that nobody gives any more: it is joined after the
  * unmount. */
 static void end_helper(void)
@@ -223,15 +226,12 @@ static void end_helper(void)
 
 int session_run(struct fs *fs, void (*ready)(void *ctx), void *ctx)
 {
-	struct sigaction wake = {.sa_handler = nothing};
 	struct fuse_loop_config *config;
 	int err;
 
 	run.ready = ready;
 	run.ctx = ctx;
 	run.fs = fs;
-	run.main = pthread_self();
-	sigaction(SIGUSR1, &wake, NULL);
 	err = notify_start(fs->session);
 	if (!err)
 		err = -pthread_create(&run.helper, NULL, helper_main, NULL);
