@@ -127,6 +127,12 @@ static int store_option(const struct cli_command *command, const struct cli_opti
 	case CLI_U64:
 		err = cli_parse_u64(value, option->value);
 		break;
+	case CLI_COUNT:
+		err = cli_parse_u64(value, option->value);
+		if (err || *(u64 *)option->value)
+			break;
+		cli_error("--%s: a number from 1 (see %s --help)", option->name, command->name);
+		return CLI_USAGE;
 	case CLI_SIZE:
 		err = cli_parse_size(value, option->value);
 		break;

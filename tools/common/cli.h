@@ -15,6 +15,7 @@ enum cli_kind {
 	CLI_FLAG, /* value is bool * */
 	CLI_TEXT, /* value is const char ** */
 	CLI_U64,  /* value is u64 * */
+	CLI_COUNT, /* as CLI_U64, from 1: 0 stands for an option that was not given */
 	CLI_SIZE, /* value is u64 *, accepts K M G T */
 	CLI_LATER /* known to the interface, refused by this version; value is unused */
 };

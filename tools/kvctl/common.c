@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/xattr.h>
+#include <unistd.h>
 #include "tools/kvctl/kvctl.h"
 
 #define JSON_EXACT_MAX (1ull << 53) /* whole numbers that a double holds exactly */
@@ -88,7 +89,7 @@ cJSON *kvctl_parse_status(const char *text, char separator)
 
 int kvctl_find(const char *path, struct mountroot *mr)
 {
-	int err = mountroot_find(path, mr);
+	int err = access(path, F_OK) ? -errno : mountroot_find(path, mr);
 
 	if (!err)
 		return CLI_OK;

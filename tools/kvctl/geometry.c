@@ -130,28 +130,57 @@ static int require(bool good, struct textbuf *why, const char *line)
 
 static void set_default_layout(struct geometry *g)
 {
-	const char *layout = g->latent_dim ? "mla" : g->kv_heads || g->head_dim ? "hnd" : "opaque";
+	bool opaque = g->token_bytes && !g->kv_heads && !g->head_dim;
+	const char *layout = g->latent_dim ? "mla" : opaque ? "opaque" : "hnd";
 
 	if (!*g->layout)
 		snprintf(g->layout, sizeof(g->layout), "%s", layout);
 }
 
-/* Which keys a layout needs, and which would contradict it. */
+static bool has_heads(const struct geometry *g)
+{
+	return !strcmp(g->layout, "hnd") || !strcmp(g->layout, "nhd");
+}
+
+/* All that is missing for the layout in one line, so that nobody has to ask key by key. */
+static int check_missing(const struct geometry *g, struct textbuf *why)
+{
+	bool heads = has_heads(g), mla = !strcmp(g->layout, "mla");
+	bool opaque = !strcmp(g->layout, "opaque");
+	const struct {
+		const char *key;
+		bool needed, given;
+	} keys[] = {
+		{"layers", true, g->layers},
+		{"kv_heads", heads, g->kv_heads},
+		{"head_dim", heads, g->head_dim},
+		{"latent_dim", mla, g->latent_dim},
+		{"token_bytes", opaque, g->token_bytes},
+		{"dtype", !opaque, *g->dtype},
+	};
+	size_t nr_missing = 0;
+
+	if (!heads && !mla && !opaque)
+		return 0;
+	for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+		if (keys[i].needed && !keys[i].given)
+			textbuf_printf(why, "%s%s", nr_missing++ ? ", " : "", keys[i].key);
+	if (!nr_missing)
+		return 0;
+	textbuf_printf(why, ": missing for layout %s", g->layout);
+	return -EINVAL;
+}
+
+/* Which layouts there are, and which keys would contradict one. */
 static int check_layout(const struct geometry *g, struct textbuf *why)
 {
-	bool heads = !strcmp(g->layout, "hnd") || !strcmp(g->layout, "nhd");
-
-	if (heads)
-		return require(g->kv_heads, why, "kv_heads: missing") ?:
-		       require(g->head_dim, why, "head_dim: missing") ?:
-		       require(!g->latent_dim, why, "latent_dim: only with layout=mla");
+	if (has_heads(g))
+		return require(!g->latent_dim, why, "latent_dim: only with layout=mla");
 	if (!strcmp(g->layout, "mla"))
-		return require(g->latent_dim, why, "latent_dim: missing") ?:
-		       require(!g->kv_heads, why, "kv_heads: not with layout=mla") ?:
+		return require(!g->kv_heads, why, "kv_heads: not with layout=mla") ?:
 		       require(!g->head_dim, why, "head_dim: not with layout=mla");
 	if (!strcmp(g->layout, "opaque"))
-		return require(g->token_bytes, why, "token_bytes: missing") ?:
-		       require(!g->kv_heads && !g->head_dim, why,
+		return require(!g->kv_heads && !g->head_dim, why,
 			       "kv_heads, head_dim: not with layout=opaque") ?:
 		       require(!g->latent_dim, why, "latent_dim: not with layout=opaque") ?:
 		       require(!*g->dtype, why, "dtype: not with layout=opaque");
@@ -161,8 +190,7 @@ static int check_layout(const struct geometry *g, struct textbuf *why)
 
 static int check_counts(const struct geometry *g, struct textbuf *why)
 {
-	int err = require(g->layers, why, "layers: missing") ?:
-		  require(g->layers <= GEOMETRY_MAX_COUNT, why, "layers: too large") ?:
+	int err = require(g->layers <= GEOMETRY_MAX_COUNT, why, "layers: too large") ?:
 		  require(g->kv_heads <= GEOMETRY_MAX_COUNT, why, "kv_heads: too large") ?:
 		  require(g->head_dim <= GEOMETRY_MAX_COUNT, why, "head_dim: too large") ?:
 		  require(g->latent_dim <= GEOMETRY_MAX_COUNT, why, "latent_dim: too large");
@@ -181,11 +209,7 @@ static int check_dtype(const struct geometry *g, struct textbuf *why)
 {
 	if (!strcmp(g->layout, "opaque") || geometry_element_bytes(g->dtype))
 		return 0;
-	if (*g->dtype)
-		textbuf_printf(why, "dtype: '%s' is none of f32 f16 bf16 fp8_e4m3 fp8_e5m2",
-			       g->dtype);
-	else
-		textbuf_printf(why, "dtype: missing");
+	textbuf_printf(why, "dtype: '%s' is none of f32 f16 bf16 fp8_e4m3 fp8_e5m2", g->dtype);
 	return -EINVAL;
 }
 
@@ -220,8 +244,8 @@ int geometry_complete(struct geometry *g, struct geometry_sizes *sizes, struct t
 	if (!g->block_tokens)
 		g->block_tokens = GEOMETRY_DEFAULT_BLOCK;
 	set_default_layout(g);
-	return check_counts(g, why) ?: check_layout(g, why) ?: check_dtype(g, why) ?:
-	       compute(g, sizes, why);
+	return check_missing(g, why) ?: check_layout(g, why) ?: check_counts(g, why) ?:
+	       check_dtype(g, why) ?: compute(g, sizes, why);
 }
 
 void geometry_to_text(const struct geometry *g, struct textbuf *text)

@@ -46,7 +46,7 @@ int __must_check geometry_parse(struct geometry *g, const char *text, struct tex
 /**
  * geometry_complete() - fill what has a default (block_tokens, layout), then check the whole.
  *
- * Return: 0 with @sizes filled, or -EINVAL with @why as above.
+ * Return: 0 with @sizes filled, or -EINVAL with @why as above; it may begin with several keys, "a, b:".
  */
 int __must_check geometry_complete(struct geometry *g, struct geometry_sizes *sizes,
 				   struct textbuf *why);

@@ -44,7 +44,7 @@ void kvctl_print_json(cJSON *value);
 cJSON *kvctl_parse_status(const char *text, char separator);
 
 /**
- * kvctl_find() - mountroot_find() that says on stderr what went wrong.
+ * kvctl_find() - mountroot_find() of a path that exists; says on stderr what went wrong.
  *
  * Return: CLI_OK or CLI_FAILED.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvctl ls. One read of `.kvc/sequences` lists everything that the caller may see; where the daemon
- * has no such file, or it names nothing, the directories are walked and each sequence is asked for
- * its extended attributes.
+ * has no such file the directories are walked and each sequence is asked for its extended
+ * attributes.
  */
 #include <errno.h>
 #include <fts.h>
@@ -259,9 +259,8 @@ static void print_list_json(const struct ls_list *list)
 	kvctl_print_json(array);
 }
 
-static int collect(const char *dir, struct ls_list *list)
+static int collect(const struct mountroot *mr, const char *dir, struct ls_list *list)
 {
-	struct mountroot mr;
 	struct stat st;
 	int err;
 
@@ -269,15 +268,13 @@ static int collect(const char *dir, struct ls_list *list)
 		return -errno;
 	if (!S_ISDIR(st.st_mode))
 		return -ENOTDIR;
-	err = mountroot_find(dir, &mr);
-	if (!err)
-		err = list_from_daemon(&mr, list);
-	if (err == -ENODEV || err == -ENOENT)
+	err = list_from_daemon(mr, list);
+	if (err == -ENOENT)
 		err = list_from_walk(dir, list);
-	else if (!err && strcmp(mr.rel, "."))
+	else if (!err && strcmp(mr->rel, "."))
 		for (size_t i = 0; i < list->nr; i++) {
 			char *path = list->seq[i].path;
-			char *rest = path + strlen(mr.rel);
+			char *rest = path + strlen(mr->rel);
 
 			rest += strspn(rest, "/");
 			memmove(path, *rest ? rest : ".", strlen(*rest ? rest : ".") + 1);
@@ -299,13 +296,16 @@ int kvctl_ls(int argc, char **argv)
 		"Lists the sequences in and below DIR: tokens, state, tiers that hold blocks.", options,
 		ARRAY_SIZE(options), 1, 1};
 	struct ls_list list = {0};
+	struct mountroot mr;
 	char **args;
 	int err;
 	int status = cli_parse(&command, argc, argv, &args);
 
 	if (status != CLI_OK)
 		return status == CLI_DONE ? CLI_OK : status;
-	err = collect(args[0], &list);
+	if (kvctl_find(args[0], &mr) != CLI_OK)
+		return CLI_FAILED;
+	err = collect(&mr, args[0], &list);
 	if (err)
 		cli_error("%s: %s", args[0],
 			  err == -EINVAL ? "a line of .kvc/sequences is malformed; versions may differ"

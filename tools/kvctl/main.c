@@ -36,7 +36,8 @@ static const struct kvctl_command commands[] = {
 
 static void print_commands(FILE *to)
 {
-	fprintf(to, "usage: kvctl COMMAND [ARGUMENT...]     kvctl COMMAND --help tells more\n\n"
+	fprintf(to, "usage: kvctl COMMAND [ARGUMENT...]\n"
+		    "       kvctl COMMAND --help, kvctl help COMMAND: what it takes\n\n"
 		    "Look at and steer a kvcachefs mount.\n\ncommands:\n");
 	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
 		const struct kvctl_command *c = &commands[i];
@@ -49,12 +50,58 @@ static void print_commands(FILE *to)
 	fprintf(to, "\nexit status: 0 done, 1 failed, 2 called wrongly\n");
 }
 
-static int run_command(const struct kvctl_command *c, int argc, char **argv)
+static bool asks_help(const char *arg)
 {
-	if (c->run)
-		return c->run(argc, argv);
+	return !strcmp(arg, "--help") || !strcmp(arg, "-h");
+}
+
+static bool asks_version(const char *arg)
+{
+	return !strcmp(arg, "--version") || !strcmp(arg, "-V");
+}
+
+/* A command of the interface that this version has not: it still tells what it will be. */
+static int run_later(const struct kvctl_command *c, int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++) {
+		if (asks_version(argv[i])) {
+			cli_print_version();
+			return CLI_OK;
+		}
+		if (!asks_help(argv[i]))
+			continue;
+		printf("kvctl %s: %s. It is not in this version.\n", c->word, c->help);
+		return CLI_OK;
+	}
 	cli_error("%s: not in this version", c->word);
 	return CLI_USAGE;
+}
+
+static int run_command(const struct kvctl_command *c, int argc, char **argv)
+{
+	return c->run ? c->run(argc, argv) : run_later(c, argc, argv);
+}
+
+/* The first word of commands of two words: @arg is what stands for the second. */
+static int run_group(const char *word, const char *arg)
+{
+	if (arg && asks_version(arg)) {
+		cli_print_version();
+		return CLI_OK;
+	}
+	if (!arg || !asks_help(arg)) {
+		cli_error("%s: needs one of create, show (see kvctl %s --help)", word, word);
+		return CLI_USAGE;
+	}
+	printf("usage: kvctl %s COMMAND [ARGUMENT...]\n\n"
+	       "A namespace is a directory for one model: its .geometry says what the bytes of kv are.\n\n"
+	       "commands:\n", word);
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
+		if (!strcmp(commands[i].word, word))
+			printf("  %-12s %s\n", commands[i].sub, commands[i].help);
+	printf("\nkvctl %s COMMAND --help tells more\n\n"
+	       "exit status: 0 done, 1 failed, 2 called wrongly\n", word);
+	return CLI_OK;
 }
 
 static int dispatch(int argc, char **argv)
@@ -72,15 +119,28 @@ static int dispatch(int argc, char **argv)
 		if (argc > 2 && !strcmp(c->sub, argv[2]))
 			return run_command(c, argc - 2, argv + 2);
 	}
-	if (word_known && argc > 2 && (!strcmp(argv[2], "--help") || !strcmp(argv[2], "-h"))) {
+	if (word_known)
+		return run_group(argv[1], argc > 2 ? argv[2] : NULL);
+	cli_error("%s: no such command (kvctl --help lists them)", argv[1]);
+	return CLI_USAGE;
+}
+
+/* kvctl help [COMMAND [WORD]] is kvctl [COMMAND [WORD]] --help. */
+static int run_help(int argc, char **argv)
+{
+	static char help[] = "--help";
+	char *args[] = {argv[0], argc > 2 ? argv[2] : NULL, help, NULL, NULL};
+	bool two_words = argc > 3 && *argv[3] != '-';
+
+	if (argc < 3 || *argv[2] == '-') {
 		print_commands(stdout);
 		return CLI_OK;
 	}
-	if (word_known)
-		cli_error("%s: needs one of create, show", argv[1]);
-	else
-		cli_error("%s: no such command (kvctl --help lists them)", argv[1]);
-	return CLI_USAGE;
+	if (two_words) {
+		args[2] = argv[3];
+		args[3] = help;
+	}
+	return dispatch(two_words ? 4 : 3, args);
 }
 
 int main(int argc, char **argv)
@@ -92,15 +152,15 @@ int main(int argc, char **argv)
 		print_commands(stderr);
 		return CLI_USAGE;
 	}
-	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+	if (asks_help(argv[1])) {
 		print_commands(stdout);
 		return CLI_OK;
 	}
-	if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
+	if (asks_version(argv[1])) {
 		cli_print_version();
 		return CLI_OK;
 	}
-	status = dispatch(argc, argv);
+	status = strcmp(argv[1], "help") ? dispatch(argc, argv) : run_help(argc, argv);
 	if (fflush(stdout) && status == CLI_OK) {
 		cli_error("standard output: can not be written");
 		return CLI_FAILED;

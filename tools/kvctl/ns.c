@@ -20,13 +20,13 @@ static int parse_create(struct ns_options *o, int argc, char **argv, char ***arg
 {
 	const struct cli_option options[] = {
 		{"hf-config", 0, CLI_TEXT, &o->hf_config, "FILE", "take the model's config.json"},
-		{"layers", 0, CLI_U64, &o->layers, "N", "layers"},
-		{"kv-heads", 0, CLI_U64, &o->kv_heads, "N", "key/value heads"},
-		{"head-dim", 0, CLI_U64, &o->head_dim, "N", "elements of a head"},
-		{"latent-dim", 0, CLI_U64, &o->latent_dim, "N", "MLA: latent + rope elements"},
+		{"layers", 0, CLI_COUNT, &o->layers, "N", "layers"},
+		{"kv-heads", 0, CLI_COUNT, &o->kv_heads, "N", "key/value heads"},
+		{"head-dim", 0, CLI_COUNT, &o->head_dim, "N", "elements of a head"},
+		{"latent-dim", 0, CLI_COUNT, &o->latent_dim, "N", "MLA: latent + rope elements"},
 		{"token-bytes", 0, CLI_SIZE, &o->token_bytes, "N", "opaque: bytes of a token"},
 		{"dtype", 0, CLI_TEXT, &o->dtype, "D", "f32 f16 bf16 fp8_e4m3 fp8_e5m2"},
-		{"block-tokens", 0, CLI_U64, &o->block_tokens, "N", "16 32 64 128 256 (default 64)"},
+		{"block-tokens", 0, CLI_COUNT, &o->block_tokens, "N", "16 32 64 128 256 (default 64)"},
 		{"layout", 0, CLI_TEXT, &o->layout, "L", "hnd (default) nhd mla opaque"},
 		{"fingerprint", 0, CLI_TEXT, &o->fingerprint, "S",
 		 "weights, tokenizer, RoPE, TP rank: bytes never cross it"},
@@ -104,16 +104,38 @@ static int apply_options(const struct ns_options *o, struct geometry *g, struct 
 	return err;
 }
 
+/*
+ * @why begins with keys of .geometry ("kv_heads, head_dim: missing"); who called ns create gave
+ * options, so these are named first. @hint: what else was possible, when nothing chose a layout.
+ */
+static void print_refusal(const char *why, const char *hint)
+{
+	struct textbuf options = TEXTBUF_INIT;
+	int nr_keys = (int)strcspn(why, ":");
+
+	for (int i = 0; i < nr_keys; i++) {
+		bool first = !i || why[i - 1] == ' ';
+
+		textbuf_printf(&options, "%s%c", first ? "--" : "", why[i] == '_' ? '-' : why[i]);
+	}
+	cli_error("ns create: %s (%.*s)%s%s (see kvctl ns create --help)",
+		  options.text ? options.text : "", nr_keys, why, why + nr_keys, hint);
+	textbuf_free(&options);
+}
+
 static int build_geometry(const struct ns_options *o, struct geometry *g, struct geometry_sizes *s)
 {
 	struct textbuf why = TEXTBUF_INIT;
 	int status = CLI_OK;
+	bool chosen;
 
 	*g = (struct geometry){0};
 	if (o->hf_config)
 		status = read_hf_config(o->hf_config, g);
 	if (status == CLI_OK && (apply_options(o, g, &why) || geometry_complete(g, s, &why))) {
-		cli_error("ns create: %s (see kvctl ns create --help)", why.text);
+		chosen = o->layout || g->kv_heads || g->head_dim || g->latent_dim || g->token_bytes;
+		print_refusal(why.text ? why.text : "", chosen ? "" :
+			      "; or --latent-dim for layout mla, --token-bytes for layout opaque");
 		status = CLI_USAGE;
 	}
 	textbuf_free(&why);
@@ -191,10 +213,17 @@ static bool geometry_taken(const char *path)
 static int create_namespace(const char *dir, const struct geometry *g)
 {
 	struct textbuf text = TEXTBUF_INIT;
+	struct mountroot mr;
 	char path[PATH_MAX];
 	bool had_file, made_dir;
-	int err = kvctl_join(path, sizeof(path), dir, ".geometry");
+	int err = mountroot_find(dir, &mr);
 
+	if (err == -ENODEV) {
+		cli_error("%s: not on a kvcachefs mount (no .kvc/version in %s); nothing was made",
+			  dir, mr.root);
+		return CLI_FAILED;
+	}
+	err = err ?: kvctl_join(path, sizeof(path), dir, ".geometry");
 	if (err) {
 		cli_error("%s: %s", dir, strerror(-err));
 		return CLI_FAILED;
@@ -211,7 +240,7 @@ static int create_namespace(const char *dir, const struct geometry *g)
 	if (!err && geometry_taken(path))
 		return CLI_OK;
 	cli_error("%s: %s", path, err ? geometry_refusal(err) :
-		  "written, but nobody made it a namespace: not on a kvcachefs mount");
+		  "did not make its directory a namespace; see the daemon's log");
 	if (!had_file)
 		unlink(path);
 	if (made_dir)

@@ -2,6 +2,7 @@
 /* kvctl prefetch, demote, drop: where blocks are. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "fs/uapi/kvc_control.h"
 #include "tools/kvctl/kvctl.h"
 
@@ -22,11 +23,35 @@ static int call_and_print(const struct mountroot *mr, struct control_request *rq
 	return CLI_OK;
 }
 
-static int move_blocks(const char *verb, const char *path, const struct place_options *o)
+/* @tiers: those that this version can do, NULL at the end; @said: the same for the message. */
+static int check_tier(const char *option, const char *tier, const char *const *tiers,
+		      const char *said)
 {
+	static const char *const all[] = {"hbm", "dram", "nvme", "remote"};
+	bool known = false;
+
+	for (; *tiers; tiers++)
+		if (!strcmp(tier, *tiers))
+			return CLI_OK;
+	for (size_t i = 0; i < ARRAY_SIZE(all); i++)
+		known |= !strcmp(tier, all[i]);
+	if (known)
+		cli_error("%s %s: not in this version, only %s", option, tier, said);
+	else
+		cli_error("%s: '%s' is no tier; only %s", option, tier, said);
+	return CLI_USAGE;
+}
+
+/* @to: the one tier that @verb has in this version. */
+static int move_blocks(const char *verb, const char *to, const char *path,
+		       const struct place_options *o)
+{
+	const char *const tiers[] = {to, NULL};
 	struct control_request rq;
 	struct mountroot mr;
 
+	if (check_tier("--to", o->tier, tiers, to) != CLI_OK)
+		return CLI_USAGE;
 	if (kvctl_find(path, &mr) != CLI_OK)
 		return CLI_FAILED;
 	control_begin(&rq, verb);
@@ -41,7 +66,7 @@ int kvctl_prefetch(int argc, char **argv)
 {
 	struct place_options o = {.tier = "dram"};
 	const struct cli_option options[] = {
-		{"to", 't', CLI_TEXT, &o.tier, "TIER", "hbm or dram (default)"},
+		{"to", 't', CLI_TEXT, &o.tier, "TIER", "dram, the default and only one in this version"},
 		{"wait", 'w', CLI_FLAG, &o.wait, NULL, "return when the blocks are there"},
 		{"json", 'j', CLI_FLAG, &o.json, NULL, "print JSON"},
 	};
@@ -54,14 +79,14 @@ int kvctl_prefetch(int argc, char **argv)
 
 	if (status != CLI_OK)
 		return status == CLI_DONE ? CLI_OK : status;
-	return move_blocks(KVC_CONTROL_PREFETCH, args[0], &o);
+	return move_blocks(KVC_CONTROL_PREFETCH, "dram", args[0], &o);
 }
 
 int kvctl_demote(int argc, char **argv)
 {
 	struct place_options o = {.tier = "nvme"};
 	const struct cli_option options[] = {
-		{"to", 't', CLI_TEXT, &o.tier, "TIER", "dram, nvme (default) or remote"},
+		{"to", 't', CLI_TEXT, &o.tier, "TIER", "nvme, the default and only one in this version"},
 		{"wait", 'w', CLI_FLAG, &o.wait, NULL, "return when the blocks have moved"},
 		{"json", 'j', CLI_FLAG, &o.json, NULL, "print JSON"},
 	};
@@ -75,42 +100,53 @@ int kvctl_demote(int argc, char **argv)
 
 	if (status != CLI_OK)
 		return status == CLI_DONE ? CLI_OK : status;
-	return move_blocks(KVC_CONTROL_DEMOTE, args[0], &o);
+	return move_blocks(KVC_CONTROL_DEMOTE, "nvme", args[0], &o);
 }
 
-/* The namespace may be named as a path or relative to the mount's root. */
+/*
+ * The namespace is named relative to the mount's root, or by a path of its own. Both are tried, in
+ * this order, so that "drop mnt --namespace mnt/demo" finds what it means.
+ */
 static int drop_namespace(const struct mountroot *mr, const char *name, char *rel)
 {
 	char path[PATH_MAX];
 	struct mountroot at;
 
-	if (*name == '/')
-		snprintf(path, sizeof(path), "%s", name);
-	else if (kvctl_join(path, sizeof(path), mr->root, name)) {
-		cli_error("%s: name too long", name);
-		return CLI_FAILED;
-	}
-	if (kvctl_find(path, &at) != CLI_OK)
-		return CLI_FAILED;
-	if (strcmp(at.root, mr->root)) {
-		cli_error("%s: not on the mount at %s", name, mr->root);
+	if (*name != '/' && !kvctl_join(path, sizeof(path), mr->root, name) && !access(path, F_OK))
+		name = path;
+	if (!*name || access(name, F_OK) || mountroot_find(name, &at) || strcmp(at.root, mr->root)) {
+		cli_error("--namespace: no '%s' in the mount at %s", name, mr->root);
 		return CLI_FAILED;
 	}
 	memcpy(rel, at.rel, sizeof(at.rel));
 	return CLI_OK;
 }
 
+/* Whoever names a directory below the root means that directory, and would empty everything. */
+static int drop_root(const char *path, struct mountroot *mr)
+{
+	if (kvctl_find(path, mr) != CLI_OK)
+		return CLI_FAILED;
+	if (!strcmp(mr->rel, "."))
+		return CLI_OK;
+	cli_error("%s: not the root of its mount, nothing was dropped; for one namespace: "
+		  "kvctl drop --namespace %s %s", path, mr->rel, mr->root);
+	return CLI_USAGE;
+}
+
 int kvctl_drop(int argc, char **argv)
 {
+	static const char *const tiers[] = {"dram", "nvme", NULL};
 	struct place_options o = {0};
 	const struct cli_option options[] = {
-		{"namespace", 'n', CLI_TEXT, &o.namespace, "NS", "of this namespace only"},
-		{"tier", 't', CLI_TEXT, &o.tier, "TIER", "from this tier only"},
+		{"namespace", 'n', CLI_TEXT, &o.namespace, "NS", "of this namespace only (relative to MOUNT)"},
+		{"tier", 't', CLI_TEXT, &o.tier, "TIER", "from this tier only: dram or nvme"},
 		{"json", 'j', CLI_FLAG, &o.json, NULL, "print JSON"},
 	};
 	const struct cli_command command = {
 		"kvctl drop", "[--namespace NS] [--tier TIER] [--json] MOUNT",
-		"Empties the prefix cache: blocks that no sequence names. Sequences and files stay.",
+		"Empties the prefix cache of the mount whose root is MOUNT, or of one namespace: blocks\n"
+		"that no sequence names. Sequences and files stay.",
 		options, ARRAY_SIZE(options), 1, 1};
 	struct control_request rq;
 	char rel[PATH_MAX];
@@ -120,8 +156,11 @@ int kvctl_drop(int argc, char **argv)
 
 	if (status != CLI_OK)
 		return status == CLI_DONE ? CLI_OK : status;
-	if (kvctl_find(args[0], &mr) != CLI_OK)
-		return CLI_FAILED;
+	if (o.tier && check_tier("--tier", o.tier, tiers, "dram or nvme") != CLI_OK)
+		return CLI_USAGE;
+	status = drop_root(args[0], &mr);
+	if (status != CLI_OK)
+		return status;
 	if (o.namespace && drop_namespace(&mr, o.namespace, rel) != CLI_OK)
 		return CLI_FAILED;
 	control_begin(&rq, KVC_CONTROL_DROP);

@@ -271,7 +271,7 @@ int kvctl_fork(int argc, char **argv)
 	bool json = false;
 	u64 tokens = 0;
 	const struct cli_option options[] = {
-		{"tokens", 'n', CLI_U64, &tokens, "N", "only the first N tokens"},
+		{"tokens", 'n', CLI_COUNT, &tokens, "N", "only the first N tokens, from 1"},
 		{"json", 'j', CLI_FLAG, &json, NULL, "print JSON"},
 	};
 	const struct cli_command command = {

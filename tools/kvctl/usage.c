@@ -17,6 +17,35 @@ static int read_status(const struct mountroot *mr, const char *rel, struct textb
 	return n >= (int)sizeof(name) ? -ENAMETOOLONG : mountroot_read(mr, name, text);
 }
 
+/* `kv` and `tokens` are the sequence: what lies in one has its directory's status. */
+static int read_own_status(const struct mountroot *mr, struct textbuf *text)
+{
+	const char *base = strrchr(mr->rel, '/');
+	int err = read_status(mr, mr->rel, text);
+	char *dir;
+
+	if (err != -ENOTDIR || !base || (strcmp(base, "/kv") && strcmp(base, "/tokens")))
+		return err;
+	dir = strndup(mr->rel, (size_t)(base - mr->rel));
+	err = dir ? read_status(mr, dir, text) : -ENOMEM;
+	free(dir);
+	return err;
+}
+
+static void no_status(const char *path, int err)
+{
+	struct stat st;
+
+	if ((err == -ENOENT || err == -EISDIR) && !stat(path, &st) && S_ISDIR(st.st_mode))
+		cli_error("%s: not a sequence yet: no kv or tokens in it (kvctl ls lists the "
+			  "sequences below it)", path);
+	else if (err == -ENOTDIR)
+		cli_error("%s: no status of its own: it lies in a sequence; name that one's "
+			  "directory", path);
+	else
+		cli_error("%s: no status: %s", path, strerror(-err));
+}
+
 static int stat_one(const char *path, cJSON *array, bool first)
 {
 	struct textbuf text = TEXTBUF_INIT;
@@ -27,9 +56,9 @@ static int stat_one(const char *path, cJSON *array, bool first)
 
 	if (status != CLI_OK)
 		return status;
-	err = access(path, F_OK) ? -errno : read_status(&mr, mr.rel, &text);
+	err = read_own_status(&mr, &text);
 	if (err) {
-		cli_error("%s: %s%s", path, err == -ENOENT ? "" : "no status: ", strerror(-err));
+		no_status(path, err);
 		textbuf_free(&text);
 		return CLI_FAILED;
 	}
@@ -73,7 +102,8 @@ int kvctl_stat(int argc, char **argv)
 /* Sums below one argument. Hard links count once per argument. */
 struct du_sum {
 	u64 apparent_bytes, allocated_bytes, exclusive_bytes;
-	bool exclusive_known; /* false once any file could not be asked */
+	bool exclusive_known; /* false when no file could be asked */
+	u64 nr_asked, nr_answered;
 	void *seen;	      /* tsearch() tree of u64 inode numbers with more than one link */
 };
 
@@ -160,10 +190,11 @@ static void du_file(struct du_sum *sum, const struct mountroot *mr, const FTSENT
 	sum->allocated_bytes += (u64)e->fts_statp->st_blocks * 512;
 	if (e->fts_info != FTS_F || !sum->exclusive_known)
 		return;
-	if (file_exclusive(mr, e, rel, &bytes))
-		sum->exclusive_bytes += bytes;
-	else
-		sum->exclusive_known = false;
+	sum->nr_asked++;
+	if (!file_exclusive(mr, e, rel, &bytes))
+		return;
+	sum->nr_answered++;
+	sum->exclusive_bytes += bytes;
 }
 
 static int du_walk(const char *path, struct du_sum *sum)
@@ -192,6 +223,8 @@ static int du_walk(const char *path, struct du_sum *sum)
 		du_file(sum, &mr, e, rel);
 	}
 	fts_close(walk);
+	if (sum->nr_asked && !sum->nr_answered)
+		sum->exclusive_known = false;
 	return err;
 }
 
@@ -235,7 +268,8 @@ int kvctl_du(int argc, char **argv)
 		"kvctl du", "[--json] PATH...",
 		"Prints per PATH, in bytes: apparent (sizes of the files), allocated (blocks that they\n"
 		"refer to, shared ones included) and exclusive (what removing them one by one would\n"
-		"free; blocks shared between files below the same PATH are in none).",
+		"free). Of a directory with several files exclusive is a lower bound: blocks that two\n"
+		"of them share, and files that have no status of their own, are not in it.",
 		options, ARRAY_SIZE(options), 1, -1};
 	cJSON *array = NULL;
 	char **args;

@@ -36,7 +36,7 @@ static int parse(struct kvreplay *k, int argc, char **argv, char ***args)
 		{"block-tokens", 0, CLI_U64, &k->block_tokens, "N", "16 32 64 128 256 (default 64)"},
 		{"namespace", 0, CLI_TEXT, &k->namespace, "NS", "in MOUNT (default one of its own)"},
 		{"keep", 0, CLI_FLAG, &k->keep, NULL, "leave the namespace in place"},
-		{"limit", 'n', CLI_U64, &k->limit, "N", "first N requests only"},
+		{"limit", 'n', CLI_COUNT, &k->limit, "N", "first N requests only"},
 		{"requests-in-flight", 0, CLI_U64, &k->workers, "N", "at once (default 1)"},
 		{"decode", 0, CLI_FLAG, &k->decode, NULL, "store outputs too"},
 		{"realtime", 0, CLI_FLAG, &k->realtime, NULL, "wait as the trace's times say"},
@@ -70,7 +70,9 @@ static int check(struct kvreplay *k)
 		return bad_usage("name one trace, or --synth");
 	if (k->trace_out && !k->synth)
 		return bad_usage("--trace-out: goes with --synth only");
-	if ((k->mount && k->simulate) || (!k->mount && !k->simulate && !k->trace_out))
+	if (k->mount && k->simulate)
+		return bad_usage("only one of --mount, --virtual");
+	if (!k->mount && !k->simulate && !k->trace_out)
 		return bad_usage("name one of --mount, --virtual");
 	if (!k->mount && (k->decode || k->namespace || k->keep))
 		return bad_usage("--decode, --namespace, --keep: go with --mount only");
@@ -160,8 +162,11 @@ static int run(const struct kvreplay *k, struct trace *trace, struct replay_targ
 	};
 	struct textbuf why = TEXTBUF_INIT;
 	int status = CLI_OK;
+	int err;
 
-	if (replay_run(trace, target, &o, report, &why)) {
+	err = replay_run(trace, target, &o, report, &why);
+	report_end_progress(report);
+	if (err) {
 		cli_error("%s", why.text ? why.text : "out of memory");
 		status = CLI_FAILED;
 	}
@@ -207,12 +212,21 @@ static int run_virtual(const struct kvreplay *k, struct trace *trace, struct rep
 	return status;
 }
 
+/* 0 when only the end of the trace can tell. */
+static u64 expected_requests(const struct kvreplay *k)
+{
+	if (!k->synth)
+		return 0;
+	return k->limit ? min(k->limit, k->requests) : k->requests;
+}
+
 static int replay(const struct kvreplay *k, struct trace *trace)
 {
 	struct report report;
 	int status = CLI_FAILED;
 
 	if (!report_start(&report, k->mount ? "mount" : "virtual", k->report_dir)) {
+		report.expected = expected_requests(k);
 		status = k->mount ? run_mount(k, trace, &report) : run_virtual(k, trace, &report);
 		if ((status == CLI_OK || report.requests) && report_finish(&report, k->json))
 			status = CLI_FAILED;

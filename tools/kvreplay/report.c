@@ -86,14 +86,24 @@ static double hit_percent(const struct report *r)
 static void show_progress(struct report *r)
 {
 	u64 now = clock_mono_ns();
+	char of[32] = "";
 
 	if (!r->progress || now - r->start_ns < NSEC_PER_SEC ||
 	    now - r->last_progress_ns < NSEC_PER_SEC / 4)
 		return;
 	r->last_progress_ns = now;
-	fprintf(stderr, "\r%llu requests, %.2f %% of tokens cached, %llu s ",
-		(unsigned long long)r->requests, hit_percent(r),
+	if (r->expected)
+		snprintf(of, sizeof(of), " of %llu", (unsigned long long)r->expected);
+	fprintf(stderr, "\r%llu%s requests, %.2f %% of tokens cached, %llu s ",
+		(unsigned long long)r->requests, of, hit_percent(r),
 		(unsigned long long)((now - r->start_ns) / NSEC_PER_SEC));
+}
+
+void report_end_progress(struct report *r)
+{
+	if (r->last_progress_ns)
+		fputc('\n', stderr);
+	r->last_progress_ns = 0;
 }
 
 void report_add(struct report *r, const struct report_record *c)
@@ -294,8 +304,7 @@ int report_finish(struct report *r, bool json)
 	int err = r->err;
 
 	r->wall_ns = clock_mono_ns() - r->start_ns;
-	if (r->last_progress_ns)
-		fprintf(stderr, "\n");
+	report_end_progress(r);
 	if (r->nr_restores)
 		qsort(r->restore_ns, r->nr_restores, sizeof(*r->restore_ns), compare_u64);
 	object = summary_json(r);

@@ -42,6 +42,7 @@ struct report {
 	size_t nr_restores, restores_size;
 	u64 start_ns, wall_ns, last_progress_ns;
 	bool progress;		 /* a line on the terminal, set once at start */
+	u64 expected;		 /* requests, for that line; 0: not known. Set once at start */
 	int err;		 /* memory or the CSV file failed */
 	FILE *csv;		 /* NULL without --report */
 	struct report_counter counter[REPORT_MAX_COUNTERS];
@@ -61,6 +62,9 @@ void report_add(struct report *r, const struct report_record *record);
  * the values before or @after the replay.
  */
 void report_counters(struct report *r, const char *stat, bool after);
+
+/** report_end_progress() - leave the progress line; before anything else goes to stderr. */
+void report_end_progress(struct report *r);
 
 /** report_finish() - stop the clock, print, write summary.json; -errno after a message. */
 int __must_check report_finish(struct report *r, bool json);

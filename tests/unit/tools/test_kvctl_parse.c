@@ -113,6 +113,30 @@ static void test_geometry_names_the_key(void **state)
 	}
 }
 
+/* One line has all that a layout still needs; the layout is what was asked for, or what the keys say. */
+static void test_geometry_lists_what_is_missing(void **state)
+{
+	static const struct {
+		const char *text, *why;
+	} bad[] = {
+		{"", "layers, kv_heads, head_dim, dtype: missing for layout hnd"},
+		{"layers=4", "kv_heads, head_dim, dtype: missing for layout hnd"},
+		{"layers=4 layout=nhd dtype=f16", "kv_heads, head_dim: missing for layout nhd"},
+		{"latent_dim=9", "layers, dtype: missing for layout mla"},
+		{"layout=mla", "layers, latent_dim, dtype: missing for layout mla"},
+		{"layout=opaque", "layers, token_bytes: missing for layout opaque"},
+		{"token_bytes=9", "layers: missing for layout opaque"},
+	};
+	struct geometry_sizes s;
+	struct geometry g;
+	char why[256];
+
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+		assert_int_equal(geometry(bad[i].text, &g, &s, why), -EINVAL);
+		assert_string_equal(why, bad[i].why);
+	}
+}
+
 static void test_geometry_round_trip(void **state)
 {
 	static const char *const texts[] = {
@@ -310,6 +334,7 @@ int main(void)
 		cmocka_unit_test(test_numbers),
 		cmocka_unit_test(test_geometry_sizes),
 		cmocka_unit_test(test_geometry_names_the_key),
+		cmocka_unit_test(test_geometry_lists_what_is_missing),
 		cmocka_unit_test(test_geometry_round_trip),
 		cmocka_unit_test(test_hf_config),
 		cmocka_unit_test(test_hf_config_bad),
