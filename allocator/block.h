@@ -46,7 +46,7 @@ enum block_class {
 	CLASS_PAUSED,
 	CLASS_QUEUED,
 	CLASS_DECODING,
-	CLASS_PINNED,	/* user.kvc.pin: kept until nothing else is left */
+	CLASS_PINNED,	/* user.kvc.pin: never leaves DRAM */
 };
 
 enum block_flags {

@@ -413,7 +413,8 @@ int pool_demote(struct pool *pool, const struct block_id *ids, unsigned int nr)
 		if (BLOCK_IS_NONE(ids[i]))
 			continue;
 		b = pool_block(pool, ids[i].v);
-		if (b->pin || b->flags & BLOCK_IO || !(b->flags & BLOCK_NVME_VALID))
+		if (b->pin || b->class == CLASS_PINNED || b->flags & BLOCK_IO ||
+		    !(b->flags & BLOCK_NVME_VALID))
 			continue;
 		if (b->flags & BLOCK_DRAM_VALID)
 			pool->demoted++;

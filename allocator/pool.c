@@ -159,6 +159,18 @@ int idvec_push(struct idvec *vec, u32 id, u32 gen)
 
 /* ---- names ---- */
 
+/* Named pins are budgeted: beyond it a block is only the last to go. */
+static void block_set_class(struct pool *pool, struct block *b, enum block_class class)
+{
+	if (b->class == CLASS_PINNED)
+		pool->kept_bytes_now -= block_stride(b);
+	if (class == CLASS_PINNED && pool->kept_bytes_now + block_stride(b) > pool->kept_max_bytes)
+		class = CLASS_DECODING;
+	b->class = class;
+	if (class == CLASS_PINNED)
+		pool->kept_bytes_now += block_stride(b);
+}
+
 int block_named(struct pool *pool, u32 id)
 {
 	struct block *b = pool_block(pool, id);
@@ -175,7 +187,7 @@ int block_named(struct pool *pool, u32 id)
 		}
 		block_set_ext(pool, id, t, off);
 	}
-	b->class = CLASS_IDLE;
+	block_set_class(pool, b, CLASS_IDLE);
 	pool->named_bytes_now += block_stride(b);
 	pool->cached_blocks_now--;
 	block_requeue(pool, id);
@@ -189,7 +201,7 @@ void block_unnamed(struct pool *pool, u32 id)
 	KVC_BUG_ON(!b->ref);
 	if (--b->ref)
 		return;
-	b->class = CLASS_CACHED;
+	block_set_class(pool, b, CLASS_CACHED);
 	pool->named_bytes_now -= block_stride(b);
 	pool->cached_blocks_now++;
 	if (b->flags & BLOCK_BAD)
@@ -757,10 +769,27 @@ void pool_touch(struct pool *pool, const struct block_id *ids, unsigned int nr,
 		b->priority = priority;
 		/* A shared block follows its most demanding name; alone, it follows its owner. */
 		if (b->ref == 1 || (b->ref && class > b->class))
-			b->class = class;
+			block_set_class(pool, b, class);
 		block_requeue(pool, ids[i].v);
 		if (i % BREATHE == BREATHE - 1)
 			pool_breathe(pool);
+	}
+	lock_release(&pool->lock);
+}
+
+void pool_unkeep(struct pool *pool, const struct block_id *ids, unsigned int nr)
+{
+	lock_acquire(&pool->lock);
+	for (unsigned int i = 0; i < nr; i++) {
+		struct block *b;
+
+		if (BLOCK_IS_NONE(ids[i]))
+			continue;
+		b = pool_block(pool, ids[i].v);
+		if (b->class != CLASS_PINNED)
+			continue;
+		block_set_class(pool, b, CLASS_IDLE);
+		block_requeue(pool, ids[i].v);
 	}
 	lock_release(&pool->lock);
 }

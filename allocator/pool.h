@@ -138,12 +138,18 @@ void pool_prefetch(struct pool *pool, const struct block_id *ids, unsigned int n
  * Best effort: whoever needs a block pins it then, and is told there what went wrong. May block.
  */
 void pool_fetch(struct pool *pool, const struct block_id *ids, unsigned int nr);
-/** pool_demote() - write back and drop the DRAM copies of @ids that are not pinned. May block. */
+/** pool_demote() - write back and drop the DRAM copies of @ids that nothing pins. May block. */
 int __must_check pool_demote(struct pool *pool, const struct block_id *ids, unsigned int nr);
 
 /** pool_touch() - used now by a sequence of class @class and @priority (0..100). */
 void pool_touch(struct pool *pool, const struct block_id *ids, unsigned int nr,
 		enum block_class class, u8 priority);
+
+/**
+ * pool_unkeep() - the named pin (CLASS_PINNED) of @ids is over. Another pinned sequence that shares
+ * some of them touches its blocks again to keep them.
+ */
+void pool_unkeep(struct pool *pool, const struct block_id *ids, unsigned int nr);
 
 /* ---- sealing and durability ---- */
 

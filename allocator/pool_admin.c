@@ -162,7 +162,7 @@ static void tier_stats(struct pool *pool, enum block_tier t, struct pool_tier_st
 	s->used = extents_used(pool->room[t]);
 	s->blocks = pool->copies_now[t];
 	if (t == IN_DRAM)
-		s->pinned = pool->pinned_bytes_now;
+		s->pinned = pool->pinned_bytes_now + pool->kept_bytes_now;
 	if (t == pool->capacity)
 		s->cached_bytes = s->used - min(s->used, pool->named_bytes_now);
 }
@@ -198,6 +198,7 @@ void pool_set_watermarks(struct pool *pool, unsigned int high_pct, unsigned int 
 	u64 size = extents_size(pool->room[IN_DRAM]);
 
 	lock_acquire(&pool->lock);
+	pool->kept_max_bytes = size / 100 * KEPT_MAX_PCT;
 	pool->high_bytes = size / 100 * high_pct;
 	pool->low_bytes = size / 100 * low_pct;
 	waitq_wake_all(&pool->reclaim_wait);
@@ -300,7 +301,8 @@ void block_check(struct pool *pool, u32 id)
 	KVC_BUG_ON(!(f & (BLOCK_EMPTY | BLOCK_DRAM_VALID | BLOCK_NVME_VALID | BLOCK_IO | BLOCK_BAD)));
 	for (int t = 0; t < NR_BLOCK_TIERS; t++) {
 		bool want = b->ext[t] != EXTENT_NONE && !b->kids[t] && !b->pin &&
-			    !(f & BLOCK_IO) && (t != pool->capacity || !b->ref);
+			    !(f & BLOCK_IO) &&
+			    (t == pool->capacity ? !b->ref : b->class != CLASS_PINNED);
 
 		bool in = b->heap_pos[t] != HEAP_NONE;
 
@@ -311,7 +313,7 @@ void block_check(struct pool *pool, u32 id)
 
 /** struct tally - what the pool's gauges should say, counted anew. */
 struct tally {
-	u64 live, cached, named_bytes, pinned_bytes, indexed;
+	u64 live, cached, named_bytes, pinned_bytes, kept_bytes, indexed;
 	u64 copies[NR_BLOCK_TIERS], bytes[NR_BLOCK_TIERS];
 	bool busy;
 	u32 (*kids)[NR_BLOCK_TIERS]; /* by block id */
@@ -328,6 +330,7 @@ static void tally_add(struct pool *pool, struct tally *t, u32 id)
 	t->indexed += !!(b->flags & BLOCK_INDEXED);
 	t->busy |= !!(b->flags & BLOCK_IO);
 	t->named_bytes += b->ref ? block_stride(b) : 0;
+	t->kept_bytes += b->class == CLASS_PINNED ? block_stride(b) : 0;
 	t->pinned_bytes += b->pin ? block_stride(b) : 0;
 	for (int tier = 0; tier < NR_BLOCK_TIERS; tier++) {
 		bool has = b->ext[tier] != EXTENT_NONE;
@@ -342,6 +345,7 @@ static void tally_add(struct pool *pool, struct tally *t, u32 id)
 static void tally_compare(struct pool *pool, const struct tally *t)
 {
 	KVC_BUG_ON(t->live != pool->live_blocks_now || t->cached != pool->cached_blocks_now);
+	KVC_BUG_ON(t->kept_bytes != pool->kept_bytes_now);
 	KVC_BUG_ON(t->named_bytes != pool->named_bytes_now || t->indexed != pool->nr_indexed);
 	KVC_BUG_ON(t->pinned_bytes != pool->pinned_bytes_now);
 	for (int tier = 0; tier < NR_BLOCK_TIERS; tier++) {

@@ -19,6 +19,7 @@
 #define POOL_WAITQS	64
 #define BLOCK_MAX_BYTES EXTENT_MAX_BYTES
 #define BLOCK_MAX_ID	(1u << 30)
+#define KEPT_MAX_PCT	80	/* of DRAM may be pinned by name */
 #define LOADERS		2
 #define PREFETCH_QUEUE	65536	/* blocks waiting to be prefetched; beyond, hints are dropped */
 #define ROOM_WAIT_MS	10000	/* how long DRAM may stay full of pinned blocks: then -ENOMEM */
@@ -69,6 +70,7 @@ struct pool {
 	struct waitq room_freed;	/* room appeared, a pin or BLOCK_IO went, or pairing ended */
 	bool pairing;	/* somebody holds one block's place in DRAM and waits for another's */
 	u64 high_bytes, low_bytes;	/* watermarks of DRAM */
+	u64 kept_max_bytes;		/* budget of named pins: KEPT_MAX_PCT of DRAM */
 
 	struct block **chunks;	/* of BLOCK_MAX_ID: never moves, so transfers look without the lock */
 	u32 nr_chunks;
@@ -116,6 +118,7 @@ struct pool {
 	int flush_err;
 
 	/* counters; gauges end in _now */
+	u64 kept_bytes_now;	/* of blocks in CLASS_PINNED, at most kept_max_bytes */
 	u64 named_bytes_now, cached_blocks_now, live_blocks_now, pinned_bytes_now;
 	u64 copies_now[NR_BLOCK_TIERS];
 	u64 limbo_bytes_now;	/* of the capacity tier */

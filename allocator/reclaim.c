@@ -120,7 +120,7 @@ static bool candidate(const struct pool *pool, const struct block *b, enum block
 		return false;
 	if (b->pin || b->flags & BLOCK_IO)
 		return false;
-	return t != pool->capacity || !b->ref;
+	return t == pool->capacity ? !b->ref : b->class != CLASS_PINNED;
 }
 
 void block_requeue(struct pool *pool, u32 id)
@@ -259,7 +259,7 @@ static bool vacate(struct pool *pool, const struct extent_ref *ref, const struct
 		pool->moved++;
 		return true;
 	}
-	if (!(b->flags & BLOCK_NVME_VALID))
+	if (!(b->flags & BLOCK_NVME_VALID) || b->class == CLASS_PINNED)
 		return false;
 	drop_dram(pool, ref->owner);
 	return true;

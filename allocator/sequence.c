@@ -40,6 +40,8 @@ void seq_destroy(struct sequence *seq)
 {
 	if (!seq)
 		return;
+	if (seq->pinned)
+		pool_unkeep(seq->tab.pool, seq->tab.blocks, seq->tab.nr_blocks);
 	blktab_destroy(&seq->tab);
 	seq_loading_free(seq->loading);
 	written_free(seq->written);
@@ -141,6 +143,8 @@ void seq_set_pinned(struct sequence *seq, bool pinned)
 	lock_acquire(&seq->tab.lock);
 	seq->changes++;
 	seq->meta_dirty = true;
+	if (seq->pinned && !pinned)
+		pool_unkeep(seq->tab.pool, seq->tab.blocks, seq->tab.nr_blocks);
 	seq->pinned = pinned;
 	__touch(seq);
 	lock_release(&seq->tab.lock);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 #include <sys/stat.h>
 #include "allocator/base/clock.h"
 #include "fs/fs.h"
@@ -30,6 +31,8 @@ int fs_init(struct fs *fs, struct fs_opts *opts, struct pool *pool)
 	if (!fs->root)
 		return -ENOMEM;
 	fs->root->nlink = 2;
+	fs->root->uid = geteuid();	/* whoever mounts a new store owns it */
+	fs->root->gid = getegid();
 	return dir_init(fs->root);
 }
 

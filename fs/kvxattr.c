@@ -303,6 +303,16 @@ static int pin_fits(struct fs *fs, struct fseq *fseq)
 								    : 0;
 }
 
+/* Others may have pinned some of the blocks that were let go. Caller holds the lock. */
+static void keep_pinned(struct fs *fs)
+{
+	struct fseq *other;
+
+	list_for_each_entry (other, &fs->seqs, live)
+		if (other->seq->pinned)
+			seq_touch(other->seq);
+}
+
 static int pin_set(struct target *t)
 {
 	bool dram = !strcmp(t->text, "dram");
@@ -321,6 +331,8 @@ static int pin_set(struct target *t)
 	if (dram)
 		seq_prefetch(t->fseq->seq);
 	fs_lock(t->fs);
+	if (!dram)
+		keep_pinned(t->fs);
 	fseq_mark_dirty(t->fs, t->fseq);
 	fs_unlock(t->fs);
 	return 0;
@@ -452,7 +464,7 @@ int kvxattr_set(struct fs *fs, u64 ino, const char *name, const void *value, siz
 	int ret;
 
 	if (!x)
-		return KVXATTR_PLAIN;
+		return kvc_err(-EINVAL, fs_xattr_unknown); /* a typing error, most likely */
 	if (bytes < sizeof(t.text))
 		memcpy(t.text, value, bytes);
 	ret = target_begin(&t, fs, ino);

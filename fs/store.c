@@ -22,6 +22,7 @@
 #include "allocator/base/log.h"
 #include "allocator/base/textbuf.h"
 #include "allocator/media.h"
+#include "fs/fseq.h"
 #include "fs/persist.h"
 #include "fs/store.h"
 
@@ -52,12 +53,18 @@ static bool is_mounted(const char *path)
 static int lock_store(int dirfd, const char *path)
 {
 	u64 give_up = clock_mono_ns() + LEAVE_WAIT_S * NSEC_PER_SEC;
+	u64 tell = clock_mono_ns() + NSEC_PER_SEC;
+	bool told = false;
 
 	while (flock(dirfd, LOCK_EX | LOCK_NB)) {
 		if (errno != EWOULDBLOCK)
 			return -errno;
 		if (is_mounted(path) || clock_mono_ns() > give_up)
 			return -EBUSY;
+		if (!told && clock_mono_ns() > tell)
+			log_warn("%s: in use; waiting up to %d s for an earlier mount's daemon to finish",
+				 path, LEAVE_WAIT_S);
+		told = told || clock_mono_ns() > tell;
 		poll(NULL, 0, 20);
 	}
 	return 0;
@@ -262,6 +269,19 @@ static int load_meta(struct store *s, struct fs *fs, struct textbuf *why)
 	return err;
 }
 
+/* Named pins survive a mount: bring their blocks back up. Nobody else is there yet. */
+static void load_pinned(struct fs *fs)
+{
+	struct fseq *fseq;
+
+	list_for_each_entry (fseq, &fs->seqs, live) {
+		if (!fseq->seq->pinned)
+			continue;
+		seq_touch(fseq->seq);
+		seq_prefetch(fseq->seq);
+	}
+}
+
 int store_load(struct store *s, struct fs *fs, struct textbuf *why)
 {
 	int err = s->dirfd < 0 ? 0 : load_meta(s, fs, why);
@@ -276,6 +296,8 @@ int store_load(struct store *s, struct fs *fs, struct textbuf *why)
 	err = pool_start(s->pool);
 	if (err)
 		textbuf_printf(why, "cannot start the pool: %s", strerror(-err));
+	else
+		load_pinned(fs);
 	if (err || !s->fresh)
 		return err;
 	s->super.ready = 1;

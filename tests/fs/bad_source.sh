@@ -41,6 +41,8 @@ t_options() {
 	try remote remote=redis://localhost none
 	try hbm hbm=auto none
 	try write write.nvme=sometimes none
+	try lie dram=64M "$MNT"
+	try lie dram=64M "$MNT/store"
 	refused '' "$KVCACHEFS"
 	refused '' "$KVCACHEFS" --nonsense "$MNT"
 	expect_ok "$KVCACHEFS" --help

@@ -14,9 +14,10 @@ done
 PATH=$(dirname "$KVCACHEFS"):$(dirname "${KVCTL:-/}"):$PATH
 umask 022
 
-# Dates, times, owners and runs of blanks.
+# Dates, times, owners, runs of blanks, and the line of a mount that waits for the one before.
 plain() {
-	sed -E 's/20[0-9]{2}-[0-9T:.-]+Z/TIME/
+	sed -E '/^kvcachefs: .*in use; waiting/d
+		s/20[0-9]{2}-[0-9T:.-]+Z/TIME/
 		s/^([-dl][-rwx]{9}) +([0-9]+) [^ ]+ +[^ ]+/\1 \2 OWNER/
 		s/[A-Z][a-z]{2} +[0-9]+ [0-9:]{4,5} /DATE /
 		s/ +/ /g' "$1"
@@ -93,6 +94,42 @@ E
 	expect_ok bash -c 'echo high=95 >m/.kvc/config'
 	expect_errno EPERM bash -c 'echo dram=1G >m/.kvc/config'
 	expect_eq "" "$(ls -A m | grep kvc)" ".kvc is not listed"
+	kvc_umount
+}
+
+# The geometries shown can be pasted as they are, and their namespaces outlast the file.
+t_geometries() {
+	local ns bytes
+	kvc_mount || { bad "no mount"; return; }
+	awk '/^```/ { on = 0 } on { print } $0 == "```sh geometry" { on = 1 }' "$README" >"$OUT/geometry"
+	ln -sfn m mnt
+	expect_ok bash -e "$OUT/geometry"
+	rm mnt
+	for ns in heads:131072 latent:70272 own:4096; do
+		bytes=${ns#*:} ns=${ns%:*}
+		expect_eq "$bytes" "$(sed -n 's/^token_bytes=//p' "m/$ns/.geometry")" "token_bytes of $ns"
+		"$PY" -c 'import re, sys; sys.exit(not re.search(r"^block_bytes=", open(sys.argv[1]).read(), re.M))' "m/$ns/.geometry" ||
+			bad "no block_bytes in $ns"
+	done
+	rm m/heads/.geometry
+	mkdir m/heads/s
+	: >m/heads/s/tokens
+	expect_eq 0 "$(T m/heads/s)" "T in a namespace whose .geometry was removed"
+	kvc_umount
+}
+
+# What README.md says of links.
+t_links() {
+	kvc_mount || { bad "no mount"; return; }
+	kvc_ns m/ns "$G16"
+	mkdir m/ns/s
+	: >m/ns/s/kv
+	: >m/ns/s/tokens
+	expect_errno EPERM ln m/ns/s/kv m/ns/s/other
+	expect_errno EPERM ln m/ns/s/tokens m/ns/s/other
+	expect_errno EPERM ln -s other m/ns/s/kv.x
+	expect_ok ln -s kv m/ns/s/other
+	expect_ok cat m/ns/s/other
 	kvc_umount
 }
 

@@ -151,9 +151,23 @@ for i in range(n):
     if bad:
         fail('s%d beside pins: %s' % (i, bad))
         break
+# What is pinned is in DRAM whatever was read meanwhile, and a demotion asked for leaves it there.
+def in_dram(i):
+    return int(dict(w.split('=') for w in xattr('m/a/s%d' % i, 'user.kvc.residency').split())['dram'])
 for i in pinned:
-    os.setxattr('m/a/s%d' % i, 'user.kvc.pin', b'none')
+    eq(8, in_dram(i), 'blocks of pinned s%d in DRAM after the pressure' % i)
 E
+	expect_ok "$KVCTL" demote --wait m/a/s0
+	expect_match 'dram=8' "$(getfattr --only-values -n user.kvc.residency m/a/s0)" "pinned s0 after a demotion"
+	kvc_remount -o dram=${MIB}M
+	py <<'E'
+poll_until(lambda: 'dram=8' in xattr('m/a/s0', 'user.kvc.residency'), 'pinned s0 comes back up after a mount')
+for d in os.listdir('m/a'):
+    if d.startswith('s') and xattr('m/a/' + d, 'user.kvc.pin') == 'dram':
+        os.setxattr('m/a/' + d, 'user.kvc.pin', b'none')
+E
+	expect_ok "$KVCTL" demote --wait m/a/s0
+	expect_match 'dram=0' "$(getfattr --only-values -n user.kvc.residency m/a/s0)" "s0 let go"
 }
 
 # Metadata and small files answer while the readers wait for the disk.

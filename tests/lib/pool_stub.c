@@ -329,6 +329,10 @@ int pool_demote(struct pool *pool, const struct block_id *ids, unsigned int nr)
 	return 0;
 }
 
+void pool_unkeep(struct pool *pool, const struct block_id *ids, unsigned int nr)
+{
+}
+
 void pool_touch(struct pool *pool, const struct block_id *ids, unsigned int nr,
 		enum block_class class, u8 priority)
 {
