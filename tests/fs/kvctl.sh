@@ -154,18 +154,4 @@ t_ns_create() {
 	expect_absent "$OUT/n"
 }
 
-# Names that README.md's table of errors speaks of.
-t_links() {
-	ks make m/a/x Y:100
-	cd m/a/x || return
-	put notes text
-	expect_errno EPERM ln kv other
-	expect_errno EPERM ln tokens other
-	expect_errno EPERM ln -s notes kv.link
-	expect_errno EPERM ln -s notes tokens.link
-	expect_errno EXDEV ln notes kv.hard
-	expect_ok ln -s kv kv2
-	expect_same kv kv2
-}
-
 kvc_main "$@"
