@@ -277,8 +277,8 @@ int kvctl_ns_create(int argc, char **argv)
 }
 
 /*
- * The namespace above @dir: the topmost directory of the mount on the way whose .geometry is
- * complete. Below it a .geometry is an ordinary file; above it an incomplete one may lie.
+ * The namespace above @dir: the topmost directory of the mount on the way whose .geometry shows the
+ * lines that the daemon computes: only then it has accepted it. Below it a .geometry is an ordinary file; above it an incomplete one may lie.
  */
 static bool find_geometry(const char *dir, char *found, struct geometry *g,
 			  struct geometry_sizes *s)
@@ -299,6 +299,7 @@ static bool find_geometry(const char *dir, char *found, struct geometry *g,
 
 		snprintf(path, sizeof(path), "%s/.geometry", at);
 		if (!mountroot_read_file(path, &text) && text.text &&
+		    strstr(text.text, "block_stride=") &&
 		    !geometry_parse(&one, text.text, &why) && !geometry_complete(&one, &sizes, &why)) {
 			any = true;
 			*g = one;
