@@ -294,7 +294,7 @@ int pool_alloc(struct pool *pool, const struct pool_want *want, unsigned int nr,
 
 /* ---- pins ---- */
 
-static void pin_locked(struct pool *pool, u32 id)
+void pool_pin_locked(struct pool *pool, u32 id)
 {
 	struct block *b = pool_block(pool, id);
 
@@ -342,7 +342,7 @@ bool pool_try_pin(struct pool *pool, const struct block_id *ids, unsigned int nr
 			if (BLOCK_IS_NONE(ids[i]))
 				continue;
 			b = pool_block(pool, ids[i].v);
-			pin_locked(pool, ids[i].v);
+			pool_pin_locked(pool, ids[i].v);
 			if (!(b->flags & BLOCK_EMPTY))
 				addrs[i] = block_addr(pool, b);
 		}
@@ -381,7 +381,7 @@ int pool_pin(struct pool *pool, struct block_id id, const void **addr)
 	lock_acquire(&pool->lock);
 	b = pool_block(pool, id.v);
 	KVC_BUG_ON(!(b->flags & BLOCK_LIVE));
-	pin_locked(pool, id.v);
+	pool_pin_locked(pool, id.v);
 	for (;;) {
 		block_wait_io(pool, id.v);
 		if (b->flags & BLOCK_BAD)
@@ -477,7 +477,7 @@ static int begin_exclusive(struct pool *pool, u32 id, bool whole)
 			return kvc_err(-EIO, block_bad_write);
 		if (b->flags & (BLOCK_EMPTY | BLOCK_DRAM_VALID))
 			break;
-		pin_locked(pool, id);
+		pool_pin_locked(pool, id);
 		err = load_pinned(pool, id);
 		unpin_locked(pool, id);
 		if (err)
@@ -556,7 +556,7 @@ static bool try_pin_new(struct pool *pool, u32 id)
 	bool got;
 
 	lock_acquire(&pool->lock);
-	pin_locked(pool, id);
+	pool_pin_locked(pool, id);
 	block_io_begin(pool, id);
 	got = pool_block(pool, id)->ext[IN_DRAM] != EXTENT_NONE ||
 	      !dram_room_nowait(pool, id, EXTENT_NONE);

@@ -146,6 +146,51 @@ int __must_check pool_demote(struct pool *pool, const struct block_id *ids, unsi
 void pool_touch(struct pool *pool, const struct block_id *ids, unsigned int nr,
 		enum block_class class, u8 priority);
 
+/* ---- mappings: DRAM that clients map themselves (pool_map.c) ---- */
+
+/*
+ * DRAM consists of pool files, numbered from 0. Each belongs to one trust domain: namespaces whose
+ * memory the same clients may see. A client maps whole files; where a block lies in one, pool_hold()
+ * says, and until pool_unhold() it stays there.
+ */
+
+/** struct pool_place - where a block's bytes are. */
+struct pool_place {
+	u32 file;
+	u64 off;	/* bytes in that file */
+};
+
+/**
+ * pool_hold() - bring all of @ids to DRAM and pin them for a mapping; EMPTY ones get zeros.
+ * The caller names them, at least until this returns; from then on the pins suffice.
+ * @places: @nr results
+ * Return: 0, or with nothing pinned: -EAGAIN (mappings would have more than 80 % of DRAM), -EIO,
+ * -ENOMEM. May block.
+ */
+int __must_check pool_hold(struct pool *pool, const struct block_id *ids, unsigned int nr,
+			   struct pool_place *places);
+/** pool_try_hold() - the same for blocks that are all resident; never blocks. -EAGAIN: they are not. */
+int __must_check pool_try_hold(struct pool *pool, const struct block_id *ids, unsigned int nr,
+			       struct pool_place *places);
+/** pool_unhold() - give pins of pool_hold() back, whole or in part. */
+void pool_unhold(struct pool *pool, const struct block_id *ids, unsigned int nr);
+/** pool_hold_limit() - bytes of DRAM that mappings may pin in all. */
+u64 pool_hold_limit(struct pool *pool);
+
+/** pool_nr_files() - pool files there are now; the number only grows. */
+unsigned int pool_nr_files(struct pool *pool);
+/** pool_file_bytes() - size of every pool file. */
+u64 pool_file_bytes(struct pool *pool);
+/** pool_file_domain() - whose @file is: a domain of pool_space_domain(), or 0: nobody's yet. */
+u32 pool_file_domain(struct pool *pool, unsigned int file);
+/** pool_space_domain() - trust domain of namespace @space; 0 is never one of a namespace. */
+u32 pool_space_domain(struct pool *pool, u32 space);
+/**
+ * pool_file_fd() - a new descriptor of @file, the caller's to close; a read-only one cannot be
+ * mapped for writing. Return: descriptor or -errno.
+ */
+int __must_check pool_file_fd(struct pool *pool, unsigned int file, bool writable);
+
 /* ---- sealing and durability ---- */
 
 /** pool_seal() - make @ids immutable and checksummed; sealed ones are skipped. -EIO, -ENOMEM. May block. */

@@ -160,6 +160,8 @@ bool block_maybe_free(struct pool *pool, u32 id);
 void block_set_ext(struct pool *pool, u32 id, enum block_tier tier, u64 off);
 /** block_release_ext() - give back its room in @tier; through limbo when recorded. */
 void block_release_ext(struct pool *pool, u32 id, enum block_tier tier);
+/** pool_pin_locked() - one more pin. */
+void pool_pin_locked(struct pool *pool, u32 id);
 void block_wait_io(struct pool *pool, u32 id);
 void block_io_begin(struct pool *pool, u32 id);
 void block_io_end(struct pool *pool, u32 id);
