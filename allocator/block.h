@@ -62,6 +62,7 @@ enum block_flags {
 	BLOCK_LOSSY = 1 << 9,	   /* its bytes went through a lossy codec */
 	BLOCK_KV = 1 << 10,	   /* a sequence's, not a plain file's */
 	BLOCK_FLUSHING = 1 << 11,  /* its NVMe copy was there when the tick's flush began */
+	BLOCK_FILLING = 1 << 12,   /* open, held, and a client writes to it: never written back */
 };
 
 /** struct block - all fields protected by the pool's lock, but where said. 120 bytes. */

@@ -330,7 +330,8 @@ static unsigned int collect_out(struct pool *pool, struct collect *c, u32 *batch
 			c->busy = min(c->busy, c->next);
 		} else if ((b->flags & (BLOCK_BAD | BLOCK_NVME_VALID)) == BLOCK_BAD) {
 			c->bad = true;
-		} else if (b->flags & BLOCK_DRAM_VALID && !(b->flags & BLOCK_NVME_VALID)) {
+		} else if (b->flags & BLOCK_DRAM_VALID &&
+			   !(b->flags & (BLOCK_NVME_VALID | BLOCK_FILLING))) {
 			block_io_begin(pool, id);
 			batch[n++] = id;
 			bytes += block_stride(b);

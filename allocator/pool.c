@@ -717,7 +717,7 @@ static int seal_one(struct pool *pool, u32 id)
 	csum = hash_bytes(block_addr(pool, b), block_stride(b));
 	lock_acquire(&pool->lock);
 	b->csum = csum;
-	b->flags |= BLOCK_SEALED;
+	b->flags = (b->flags & ~BLOCK_FILLING) | BLOCK_SEALED;
 	block_io_end(pool, id);
 	return 0;
 }

@@ -174,6 +174,12 @@ int __must_check pool_try_hold(struct pool *pool, const struct block_id *ids, un
 			       struct pool_place *places);
 /** pool_unhold() - give pins of pool_hold() back, whole or in part. */
 void pool_unhold(struct pool *pool, const struct block_id *ids, unsigned int nr);
+/**
+ * pool_fill_begin() - clients write to these open, held blocks from now on, at any time: they have no
+ * copy in NVMe any more and are not written back. Sealing ends it, or pool_fill_end(). May block.
+ */
+int __must_check pool_fill_begin(struct pool *pool, const struct block_id *ids, unsigned int nr);
+void pool_fill_end(struct pool *pool, const struct block_id *ids, unsigned int nr);
 /** pool_hold_limit() - bytes of DRAM that mappings may pin in all. */
 u64 pool_hold_limit(struct pool *pool);
 

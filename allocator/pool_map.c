@@ -106,15 +106,14 @@ int pool_hold(struct pool *pool, const struct block_id *ids, unsigned int nr,
 	lock_release(&pool->lock);
 	if (over)
 		return kvc_err(-EAGAIN, hold_over_budget);
-	if (done < nr)
-		pool_fetch(pool, ids + done, nr - done);
 	while (done < nr && !err) {
+		pool_fetch(pool, ids + done, nr - done);
 		lock_acquire(&pool->lock);
 		got = hold_resident(pool, ids + done, nr - done, places + done);
 		lock_release(&pool->lock);
 		done += got;
-		if (done == nr)
-			break;
+		if (got || done == nr)
+			continue;
 		err = hold_one(pool, ids[done], &places[done]);
 		done += !err;
 	}
@@ -126,6 +125,34 @@ int pool_hold(struct pool *pool, const struct block_id *ids, unsigned int nr,
 void pool_unhold(struct pool *pool, const struct block_id *ids, unsigned int nr)
 {
 	pool_unpin(pool, ids, nr);
+}
+
+int pool_fill_begin(struct pool *pool, const struct block_id *ids, unsigned int nr)
+{
+	int err = 0;
+
+	lock_assert_none();
+	for (unsigned int i = 0; i < nr && !err; i++) {
+		void *addr;
+
+		/* Beginning a write waits for a write-back under way, and voids the copy it made. */
+		err = pool_begin_write(pool, ids[i], false, &addr);
+		if (err)
+			break;
+		lock_acquire(&pool->lock);
+		pool_block(pool, ids[i].v)->flags |= BLOCK_FILLING;
+		lock_release(&pool->lock);
+		pool_end_write(pool, ids[i]);
+	}
+	return err;
+}
+
+void pool_fill_end(struct pool *pool, const struct block_id *ids, unsigned int nr)
+{
+	lock_acquire(&pool->lock);
+	for (unsigned int i = 0; i < nr; i++)
+		pool_block(pool, ids[i].v)->flags &= ~BLOCK_FILLING;
+	lock_release(&pool->lock);
 }
 
 unsigned int pool_nr_files(struct pool *pool)

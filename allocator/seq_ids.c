@@ -208,7 +208,9 @@ int seq_truncate_ids(struct sequence *seq, u64 size)
 
 	if (size % sizeof(u32) || size > (u64)SEQ_MAX_IDS * sizeof(u32))
 		return kvc_err(-EINVAL, seq_ids_size_odd);
-	blktab_begin(&seq->tab);
+	err = seq_begin_change(seq);
+	if (err)
+		return err;
 	err = truncate_ids(seq, (u32)(size / sizeof(u32)));
 	blktab_end(&seq->tab);
 	return err;
@@ -229,7 +231,9 @@ int seq_ids_gone(struct sequence *seq)
 	int err;
 
 	blktab_begin(&seq->tab);
-	err = seq_drop_ids(seq);
+	err = seq_room_revoke(seq);
+	if (!err)
+		err = seq_drop_ids(seq);
 	blktab_end(&seq->tab);
 	return err;
 }
@@ -261,7 +265,9 @@ int seq_ids_arrived(struct sequence *seq, struct sequence *from)
 	if (seq == from)
 		return 0;
 	blktab_begin2(&seq->tab, &from->tab);
-	err = take_ids(seq, from);
+	err = seq_room_revoke(seq);
+	if (!err)
+		err = take_ids(seq, from);
 	blktab_end2(&seq->tab, &from->tab);
 	return err;
 }

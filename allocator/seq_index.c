@@ -229,7 +229,7 @@ int seq_match(struct sequence *seq)
 {
 	if (!seq->root || seq->loose)
 		return 0;
-	if (seq_has_own_bytes(seq))
+	if (seq->room || seq_has_own_bytes(seq))
 		return seq_index(seq);
 	return match_new(seq);
 }

@@ -40,6 +40,7 @@ void seq_destroy(struct sequence *seq)
 {
 	if (!seq)
 		return;
+	kvc_assert(!seq->room);
 	blktab_destroy(&seq->tab);
 	seq_loading_free(seq->loading);
 	written_free(seq->written);
