@@ -226,6 +226,44 @@ int seq_close_ids(struct sequence *seq)
 	return err;
 }
 
+static int set_ids(struct sequence *seq, const u32 *ids, u32 nr)
+{
+	u32 same = min(nr, seq->nr_ids);
+	int err = seq_reserve_ids(seq, nr);
+
+	if (same && memcmp(seq->ids, ids, same * sizeof(*ids)))
+		same = 0;
+	if (!err && (seq->loose || same < seq->nr_cids))
+		err = seq_own_cids(seq);
+	if (err)
+		return err;
+	lock_acquire(&seq->tab.lock);
+	if (nr > same)
+		memcpy(seq->ids + same, ids + same, (nr - same) * sizeof(*ids));
+	if (same < max(nr, seq->nr_ids))
+		seq_dirty_ids(seq, same);
+	seq->nr_ids = nr;
+	seq->nr_part = 0;
+	seq->loose = false;
+	lock_release(&seq->tab.lock);
+	return 0;
+}
+
+int seq_set_ids(struct sequence *seq, const u32 *ids, u32 nr, u32 *agree)
+{
+	int err = seq_begin_change(seq);
+
+	if (err)
+		return err;
+	err = set_ids(seq, ids, nr);
+	if (!err)
+		err = seq_match(seq);
+	if (!err)
+		*agree = seq_agreeing_ids(seq, min(seq->nr_cids, seq->nr_ids));
+	blktab_end(&seq->tab);
+	return err;
+}
+
 int seq_ids_gone(struct sequence *seq)
 {
 	int err;

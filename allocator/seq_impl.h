@@ -64,6 +64,8 @@ static inline const u32 *seq_committed_ids(const struct sequence *seq)
 }
 /** seq_drop_ids() - ids go, blocks that were only attached too. */
 int __must_check seq_drop_ids(struct sequence *seq);
+/** seq_agreeing_ids() - leading ids, up to @nr, that equal those of their tokens' commit. */
+u32 seq_agreeing_ids(const struct sequence *seq, u32 nr);
 /** seq_match() - tokens closed: attach what is cached, or index what is here. */
 int __must_check seq_match(struct sequence *seq);
 /** seq_index() - bind newly committed tokens to their ids, index sealed blocks that agree. */

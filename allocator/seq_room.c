@@ -65,6 +65,16 @@ int seq_room_revoke(struct sequence *seq)
 	return 0;
 }
 
+int seq_let_go(struct sequence *seq)
+{
+	int err;
+
+	blktab_begin(&seq->tab);
+	err = seq_room_revoke(seq);
+	blktab_end(&seq->tab);
+	return err;
+}
+
 int seq_begin_change(struct sequence *seq)
 {
 	blktab_begin(&seq->tab);

@@ -98,6 +98,12 @@ ssize_t seq_read_ids(struct sequence *seq, void *buf, size_t len, u64 off);
 int __must_check seq_truncate_ids(struct sequence *seq, u64 size);
 /** seq_close_ids() - tokens closed or fsynced by a writer: match, or index what agrees. May block. */
 int __must_check seq_close_ids(struct sequence *seq);
+/**
+ * seq_set_ids() - @nr ids instead of all that `tokens` showed, and what its close means.
+ * @agree: leading committed tokens that have these ids
+ * Return: 0, -EBUSY (S5), -EFBIG, -ENOMEM. May block.
+ */
+int __must_check seq_set_ids(struct sequence *seq, const u32 *ids, u32 nr, u32 *agree);
 
 /* ---- commits ---- */
 /** seq_commit() - fsync or close of kv: seal whole blocks, apply a pending T, index. May block. */
@@ -121,6 +127,8 @@ int __must_check seq_kv_gone(struct sequence *seq, u64 new_id, struct sequence *
 /** seq_kv_arrived() - @from (a kv file renamed to be the sequence's kv) merges into the ids that the
  * directory had: UAPI rename rows. @old_ids is the directory's sequence before (may be NULL). */
 int __must_check seq_kv_arrived(struct sequence *from, struct sequence *old_ids);
+/** seq_let_go() - kv loses its name: whoever appends in place does so no more. May block. */
+int __must_check seq_let_go(struct sequence *seq);
 /** seq_ids_gone() - tokens unlinked or renamed over: ids go, attached-only blocks are detached. */
 int __must_check seq_ids_gone(struct sequence *seq);
 /** seq_ids_arrived() - ids of @from (a tokens.* file renamed to `tokens`) become this one's. */
