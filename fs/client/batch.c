@@ -2,8 +2,8 @@
 /*
  * Match, append and commit, of one sequence or of many in one message.
  *
- * A batch locks its sequences in order of address, then sends as many commands at once as fit into a
- * message and the arena. Each entry has its own result; one that cannot be sent (too large for the
+ * A batch makes its sequences busy, then sends as many commands at once as fit into a message and the
+ * arena. Each entry has its own result; one that cannot be sent (too large for the
  * arena, lost at a reconnect, of another session) keeps nobody else from being sent.
  */
 #include <errno.h>
@@ -23,10 +23,11 @@ struct batch_ops {
 /** struct batch - a call under way. */
 struct batch {
 	const struct batch_ops *ops;
-	struct conn *conn;
+	struct kvc *kvc;
+	struct conn *conn;     /* reference; the one in force */
 	u8 *entries;
 	u32 nr;
-	struct kvc_seq **seqs; /* distinct ones, locked */
+	struct kvc_seq **seqs; /* busy with this */
 	u32 nr_seqs;
 	struct kvc_cmd *cmds;  /* of one message; cookie: index of the entry */
 	struct kvc_ref *refs;  /* what each has of the arena */
@@ -48,36 +49,12 @@ static void set_result(const struct batch *b, u32 i, int result)
 	*(int *)(void *)(b->entries + i * b->ops->entry_bytes + b->ops->result_at) = result;
 }
 
-/* ---- locks ---- */
-
-static int by_address(const void *a, const void *b)
+/* Those that are the session's own. */
+static void list_seqs(struct batch *b, const struct kvc *kvc)
 {
-	uintptr_t x = (uintptr_t)*(struct kvc_seq *const *)a;
-	uintptr_t y = (uintptr_t)*(struct kvc_seq *const *)b;
-
-	return x < y ? -1 : x > y;
-}
-
-static void lock_seqs(struct batch *b)
-{
-	u32 distinct = 0;
-
 	for (u32 i = 0; i < b->nr; i++)
-		b->seqs[i] = entry_seq(b, i);
-	if (b->nr > 1)
-		qsort(b->seqs, b->nr, sizeof(struct kvc_seq *), by_address);
-	for (u32 i = 0; i < b->nr; i++)
-		if (!i || b->seqs[i] != b->seqs[distinct - 1])
-			b->seqs[distinct++] = b->seqs[i];
-	b->nr_seqs = distinct;
-	for (u32 i = 0; i < distinct; i++)
-		pthread_mutex_lock(&b->seqs[i]->lock);
-}
-
-static void unlock_seqs(struct batch *b)
-{
-	for (u32 i = 0; i < b->nr_seqs; i++)
-		pthread_mutex_unlock(&b->seqs[i]->lock);
+		if (entry_seq(b, i)->kvc == kvc)
+			b->seqs[b->nr_seqs++] = entry_seq(b, i);
 }
 
 /* ---- messages ---- */
@@ -92,9 +69,10 @@ static u32 choose(struct batch *b, u32 i, u64 *arena_bytes)
 	for (; i < b->nr && b->nr_cmds < b->max_cmds; i++) {
 		struct kvc_seq *seq = entry_seq(b, i);
 		u64 need = round_up_pow2(b->ops->need(entry_at(b, i)), sizeof(u64));
+		int err = seq->kvc != b->kvc ? -EINVAL : seq->conn != b->conn ? -ESTALE : 0;
 
-		if (seq->conn != b->conn || need > room) {
-			set_result(b, i, seq->conn != b->conn ? -ESTALE : -E2BIG);
+		if (err || need > room) {
+			set_result(b, i, err ? err : -E2BIG);
 			continue;
 		}
 		if (*arena_bytes + need > room)
@@ -150,7 +128,7 @@ static int64_t send_some(struct batch *b, u32 first)
 	return err < 0 ? err : (int64_t)end;
 }
 
-static int send_locked(struct batch *b)
+static int send_entries(struct batch *b)
 {
 	int64_t at = 0;
 	u32 done = 0;
@@ -166,7 +144,7 @@ static int send_locked(struct batch *b)
 
 static int run(const struct batch_ops *ops, struct kvc *kvc, void *entries, u32 nr)
 {
-	struct batch b = {.ops = ops, .entries = entries, .nr = nr,
+	struct batch b = {.ops = ops, .kvc = kvc, .entries = entries, .nr = nr,
 			  .max_cmds = (u32)min((size_t)nr, CLIENT_MAX_CMDS)};
 	int err = -ENOMEM;
 
@@ -176,10 +154,11 @@ static int run(const struct batch_ops *ops, struct kvc *kvc, void *entries, u32 
 	b.cmds = kvc_alloc_array(b.max_cmds, sizeof(*b.cmds));
 	b.refs = kvc_alloc_array(b.max_cmds, sizeof(*b.refs));
 	if (b.seqs && b.cmds && b.refs) {
-		b.conn = kvc_conn(kvc);
-		lock_seqs(&b);
-		err = send_locked(&b);
-		unlock_seqs(&b);
+		list_seqs(&b, kvc);
+		b.conn = kvc_conn(kvc); /* kvc->lock may be held by one who waits for a sequence */
+		seqs_take(kvc, b.seqs, b.nr_seqs);
+		err = send_entries(&b);
+		seqs_give(kvc, b.seqs, b.nr_seqs);
 		conn_put(b.conn);
 	}
 	free(b.seqs);

@@ -9,10 +9,11 @@
  *	struct kvc_seq		a handle of a connection
  *	struct mapping		blocks in the address space: a view or a room
  *
- * A reference is held by whoever stores a pointer. Locks, outer ones first:
+ * Calls on a sequence take turns (kvc_seq->busy); a batch takes all of its sequences at once, so there
+ * is no order among them. A reference is held by whoever stores a pointer. Locks, outer ones first:
  *
  *	kvc->lock		kvc->conn, the list of sequences, their references
- *	kvc_seq->lock		the calls on one sequence; of a batch's sequences in order of address
+ *	kvc->busy_lock		which sequences have a call going on; never held across one
  *	conn->send_lock		numbers messages in the order in which they go out
  *	conn->lock		calls in flight, arena, table of pool files
  *
@@ -171,6 +172,9 @@ struct kvc {
 	pthread_mutex_t lock;
 	struct conn *conn;   /* reference */
 	struct kvc_seq *seqs;
+	pthread_mutex_t busy_lock;
+	pthread_cond_t idle; /* a sequence is not busy any more */
+	u32 nr_waiting;	     /* for that; protected by busy_lock */
 };
 
 /** kvc_conn() - Return: the connection in force, with a reference. */
@@ -183,11 +187,11 @@ struct kvc *kvc_new(struct conn *conn);
 
 struct kvc_seq {
 	struct kvc_seq *prev, *next; /* of kvc->seqs; protected by kvc->lock */
-	struct kvc *kvc;	     /* reference */
+	struct kvc *kvc;	     /* reference; set once */
+	bool busy;		     /* a call is going on; protected by kvc->busy_lock */
 	atomic_uint ref;	     /* the user's and one per view; becomes 0 under kvc->lock only */
 	unsigned int flags;	     /* KVC_SEQ_*, set once */
-	pthread_mutex_t lock;
-	struct conn *conn;	     /* reference; NULL: lost at a reconnect. Protected by lock, as below */
+	struct conn *conn;	     /* reference; NULL: lost at a reconnect. Who made it busy owns all below */
 	u32 handle, slot;
 	u64 generation;		     /* value of the slot's word */
 	u32 tokens;		     /* committed, as last heard */
@@ -197,11 +201,14 @@ struct kvc_seq {
 	char path[];		     /* below the mount's root */
 };
 
+/** seqs_take() - wait until none of @nr sequences of @kvc is busy, and make them so. May repeat some. */
+void seqs_take(struct kvc *kvc, struct kvc_seq *const *seqs, u32 nr);
+void seqs_give(struct kvc *kvc, struct kvc_seq *const *seqs, u32 nr);
 void seq_get(struct kvc_seq *seq);
 void seq_put(struct kvc_seq *seq);
 /** seq_reopen() - open it again on @conn; afterwards it is good there, or seq->conn is NULL. */
 void seq_reopen(struct kvc_seq *seq, struct conn *conn);
-/** seq_cmd() - a command on it. Caller holds seq->lock. */
+/** seq_cmd() - a command on it. Caller made it busy. */
 struct kvc_cmd seq_cmd(const struct kvc_seq *seq, enum kvc_op op);
 
 /* ---- view.c ---- */

@@ -101,6 +101,8 @@ struct kvc *kvc_new(struct conn *conn)
 	kvc->timeout_ms = CLIENT_TIMEOUT_MS;
 	kvc->conn = conn;
 	pthread_mutex_init(&kvc->lock, NULL);
+	pthread_mutex_init(&kvc->busy_lock, NULL);
+	pthread_cond_init(&kvc->idle, NULL);
 	return kvc;
 }
 
@@ -111,6 +113,8 @@ void kvc_put(struct kvc *kvc)
 	if (kvc->conn)
 		conn_put(kvc->conn);
 	pthread_mutex_destroy(&kvc->lock);
+	pthread_mutex_destroy(&kvc->busy_lock);
+	pthread_cond_destroy(&kvc->idle);
 	free(kvc);
 }
 

@@ -4,12 +4,57 @@
 #include <string.h>
 #include "fs/client/client.h"
 
+/* ---- turns ---- */
+
+static bool any_busy(struct kvc_seq *const *seqs, u32 nr)
+{
+	for (u32 i = 0; i < nr; i++)
+		if (seqs[i]->busy)
+			return true;
+	return false;
+}
+
+void seqs_take(struct kvc *kvc, struct kvc_seq *const *seqs, u32 nr)
+{
+	pthread_mutex_lock(&kvc->busy_lock);
+	while (any_busy(seqs, nr)) {
+		kvc->nr_waiting++;
+		pthread_cond_wait(&kvc->idle, &kvc->busy_lock);
+		kvc->nr_waiting--;
+	}
+	for (u32 i = 0; i < nr; i++)
+		seqs[i]->busy = true;
+	pthread_mutex_unlock(&kvc->busy_lock);
+}
+
+void seqs_give(struct kvc *kvc, struct kvc_seq *const *seqs, u32 nr)
+{
+	pthread_mutex_lock(&kvc->busy_lock);
+	for (u32 i = 0; i < nr; i++)
+		seqs[i]->busy = false;
+	if (kvc->nr_waiting)
+		pthread_cond_broadcast(&kvc->idle);
+	pthread_mutex_unlock(&kvc->busy_lock);
+}
+
+static void seq_take(struct kvc_seq *seq)
+{
+	seqs_take(seq->kvc, &seq, 1);
+}
+
+static void seq_give(struct kvc_seq *seq)
+{
+	seqs_give(seq->kvc, &seq, 1);
+}
+
+/* ---- commands ---- */
+
 struct kvc_cmd seq_cmd(const struct kvc_seq *seq, enum kvc_op op)
 {
 	return (struct kvc_cmd){.op = (u16)op, .handle = seq->handle};
 }
 
-/* Caller holds seq->lock. */
+/* Caller made it busy. */
 static int __seq_call(struct kvc_seq *seq, struct kvc_cmd *cmd)
 {
 	int nr = seq->conn ? conn_call(seq->conn, cmd, 1, NULL, 0) : -ESTALE;
@@ -21,10 +66,10 @@ static int seq_call(struct kvc_seq *seq, struct kvc_cmd *cmd)
 {
 	int err;
 
-	pthread_mutex_lock(&seq->lock);
+	seq_take(seq);
 	cmd->handle = seq->handle;
 	err = __seq_call(seq, cmd);
-	pthread_mutex_unlock(&seq->lock);
+	seq_give(seq);
 	return err;
 }
 
@@ -62,7 +107,7 @@ static bool opened_good(const struct conn *conn, const struct kvc_op_open *o)
 	       o->block_stride >= o->block_bytes && o->block_stride % KVC_PAGE_SIZE == 0;
 }
 
-/* Open @seq->path on @conn and take over what it is. Caller holds seq->lock or has it alone. */
+/* Open @seq->path on @conn and take over what it is. Caller made it busy or has it alone. */
 static int open_on(struct kvc_seq *seq, struct conn *conn, u32 flags)
 {
 	struct kvc_cmd cmd = {.op = KVC_OP_OPEN, .open = {.flags = flags}};
@@ -88,12 +133,12 @@ void seq_reopen(struct kvc_seq *seq, struct conn *conn)
 {
 	struct conn *old;
 
-	pthread_mutex_lock(&seq->lock);
+	seq_take(seq);
 	old = seq->conn;
 	seq->conn = NULL;
 	if (open_on(seq, conn, seq->flags & KVC_SEQ_WRITE))
 		seq->conn = NULL;
-	pthread_mutex_unlock(&seq->lock);
+	seq_give(seq);
 	if (old)
 		conn_put(old);
 }
@@ -104,7 +149,6 @@ static void seq_free(struct kvc_seq *seq)
 	free(seq->room_runs.run);
 	if (seq->conn)
 		conn_put(seq->conn);
-	pthread_mutex_destroy(&seq->lock);
 	free(seq);
 }
 
@@ -118,7 +162,6 @@ static struct kvc_seq *seq_new(const char *path, unsigned int flags)
 	memcpy(seq->path, path, len);
 	seq->flags = flags;
 	atomic_init(&seq->ref, 1);
-	pthread_mutex_init(&seq->lock, NULL);
 	return seq;
 }
 
@@ -190,10 +233,10 @@ void kvc_seq_close(struct kvc_seq *seq)
 {
 	if (!seq)
 		return;
-	pthread_mutex_lock(&seq->lock);
+	seq_take(seq);
 	mapping_drop(&seq->room);
 	seq->room_runs.nr = 0;
-	pthread_mutex_unlock(&seq->lock);
+	seq_give(seq);
 	seq_put(seq);
 }
 
@@ -205,9 +248,9 @@ int kvc_seq_layout(struct kvc_seq *seq, struct kvc_layout *layout)
 
 	if (size < sizeof(*layout))
 		return -EINVAL;
-	pthread_mutex_lock(&seq->lock);
+	seq_take(seq);
 	*layout = seq->layout;
-	pthread_mutex_unlock(&seq->lock);
+	seq_give(seq);
 	layout->size = size;
 	return 0;
 }
@@ -242,12 +285,12 @@ int kvc_seq_sync(struct kvc_seq *seq)
 	struct kvc_cmd cmd;
 	int err;
 
-	pthread_mutex_lock(&seq->lock);
+	seq_take(seq);
 	cmd = seq_cmd(seq, KVC_OP_COMMIT);
 	cmd.commit.tokens = seq->tokens;
 	cmd.commit.durable = 1;
 	err = __seq_call(seq, &cmd);
-	pthread_mutex_unlock(&seq->lock);
+	seq_give(seq);
 	return err;
 }
 
@@ -256,12 +299,12 @@ int kvc_seq_fork(struct kvc_seq *seq, const char *path, uint32_t tokens)
 	struct kvc_cmd cmd;
 	int err = -ESTALE;
 
-	pthread_mutex_lock(&seq->lock);
+	seq_take(seq);
 	cmd = seq_cmd(seq, KVC_OP_FORK);
 	cmd.fork.tokens = tokens;
 	if (seq->conn)
 		err = call_with_path(seq->conn, &cmd, &cmd.fork.path, below_root(path));
-	pthread_mutex_unlock(&seq->lock);
+	seq_give(seq);
 	return err;
 }
 
@@ -270,13 +313,13 @@ int kvc_seq_truncate(struct kvc_seq *seq, uint32_t tokens)
 	struct kvc_cmd cmd;
 	int err;
 
-	pthread_mutex_lock(&seq->lock);
+	seq_take(seq);
 	cmd = seq_cmd(seq, KVC_OP_TRUNCATE);
 	cmd.truncate.tokens = tokens;
 	err = __seq_call(seq, &cmd);
 	if (!err)
 		seq->tokens = min(seq->tokens, tokens);
-	pthread_mutex_unlock(&seq->lock);
+	seq_give(seq);
 	return err;
 }
 

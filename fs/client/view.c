@@ -139,14 +139,14 @@ int view_pin(struct kvc_seq *seq, u64 first, u64 nr, struct view **out)
 	struct view *view = NULL;
 	int more = -ESTALE;
 
-	pthread_mutex_lock(&seq->lock);
+	seqs_take(seq->kvc, &seq, 1);
 	if (seq->conn) {
 		view = view_new(seq, first);
 		more = view ? 1 : -ENOMEM;
 	}
 	while (more > 0)
 		more = pin_some(view, nr == KVC_ALL ? nr : nr - view->nr);
-	pthread_mutex_unlock(&seq->lock);
+	seqs_give(seq->kvc, &seq, 1);
 	if (more < 0 && view)
 		view_free(view);
 	else
