@@ -297,7 +297,7 @@ void migrate_shift(struct pool *pool, u32 id, u64 to)
 	memcpy(pool->dram_base + to, from, block_stride(b));
 	lock_acquire(&pool->lock);
 	b->ext[IN_DRAM] = to;
-	extents_free(pool->room[IN_DRAM], old, block_stride(b));
+	dram_free(pool, old, block_stride(b));
 	block_io_end(pool, id);
 }
 

@@ -103,8 +103,10 @@ void block_release_ext(struct pool *pool, u32 id, enum block_tier tier)
 	if (tier == IN_NVME && b->flags & BLOCK_RECORDED) {
 		limbo_add(pool, id, b->ext[tier], block_stride(b));
 		b->flags &= ~BLOCK_RECORDED;
+	} else if (tier == IN_NVME) {
+		extents_free(pool->nvme_room, b->ext[tier], block_stride(b));
 	} else {
-		extents_free(pool->room[tier], b->ext[tier], block_stride(b));
+		dram_free(pool, b->ext[tier], block_stride(b));
 	}
 	b->ext[tier] = EXTENT_NONE;
 	b->flags &= tier == IN_DRAM ? ~BLOCK_DRAM_VALID : ~(BLOCK_NVME_VALID | BLOCK_FLUSHING);
@@ -159,6 +161,14 @@ int idvec_push(struct idvec *vec, u32 id, u32 gen)
 
 /* ---- names ---- */
 
+/* Room in the capacity tier. */
+static int reserve(struct pool *pool, u32 id, u64 near, u64 *off)
+{
+	if (pool->capacity == IN_DRAM)
+		return dram_alloc(pool, id, near, off);
+	return extents_alloc(pool->nvme_room, block_stride(pool_block(pool, id)), near, id, off);
+}
+
 int block_named(struct pool *pool, u32 id)
 {
 	struct block *b = pool_block(pool, id);
@@ -169,7 +179,7 @@ int block_named(struct pool *pool, u32 id)
 	if (b->ext[t] == EXTENT_NONE) {
 		u64 off;
 
-		if (extents_alloc(pool->room[t], block_stride(b), EXTENT_NONE, id, &off)) {
+		if (reserve(pool, id, EXTENT_NONE, &off)) {
 			b->ref--;
 			return -ENOSPC;
 		}
@@ -232,16 +242,13 @@ void pool_put(struct pool *pool, const struct block_id *ids, unsigned int nr)
 static int alloc_one(struct pool *pool, const struct pool_want *want, u64 near, u32 *id)
 {
 	enum block_tier t = pool->capacity;
-	struct block *b;
 	u64 off;
 	int err;
 
 	*id = block_new(pool, want->bytes, want->space);
 	if (*id == UINT32_MAX)
 		return -ENOMEM;
-	b = pool_block(pool, *id);
-	err = fault_point(FAULT_SPACE) ? -ENOSPC
-				       : extents_alloc(pool->room[t], block_stride(b), near, *id, &off);
+	err = fault_point(FAULT_SPACE) ? -ENOSPC : reserve(pool, *id, near, &off);
 	if (err) {
 		block_maybe_free(pool, *id);
 		return err == -ENOSPC ? -EAGAIN : err;
@@ -283,7 +290,8 @@ int pool_alloc(struct pool *pool, const struct pool_want *want, unsigned int nr,
 		if (!err)
 			near = ids[done++];
 		else if (err == -EAGAIN)
-			err = capacity_room(pool, (u32)stride, (nr - done) * stride, &deadline);
+			err = capacity_room(pool, domain_of_space(pool, want->space), (u32)stride,
+					    (nr - done) * stride, &deadline);
 	}
 	if (err)
 		while (done--)

@@ -149,9 +149,13 @@ void pool_touch(struct pool *pool, const struct block_id *ids, unsigned int nr,
 /* ---- mappings: DRAM that clients map themselves (pool_map.c) ---- */
 
 /*
- * DRAM consists of pool files, numbered from 0. Each belongs to one trust domain: namespaces whose
+ * DRAM consists of pool files. Each belongs to one trust domain: the namespaces of one owner, whose
  * memory the same clients may see. A client maps whole files; where a block lies in one, pool_hold()
  * says, and until pool_unhold() it stays there.
+ *
+ * A file keeps its number and its domain for life. When its memory is needed for another domain, the
+ * file is gone: that memory is then another file with a new number, and who still maps the old one
+ * sees zeros. No held block is ever in a file that goes.
  */
 
 /** struct pool_place - where a block's bytes are. */
@@ -164,8 +168,9 @@ struct pool_place {
  * pool_hold() - bring all of @ids to DRAM and pin them for a mapping; EMPTY ones get zeros.
  * The caller names them, at least until this returns; from then on the pins suffice.
  * @places: @nr results
- * Return: 0, or with nothing pinned: -EAGAIN (mappings would have more than 80 % of DRAM), -EIO,
- * -ENOMEM. May block.
+ * Return: 0, or with nothing pinned: -EAGAIN (mappings would have more than 80 % of DRAM, or the
+ * namespace changed its owner and somebody still reads there), -EIO, -ENOMEM, -EOPNOTSUPP (a block that
+ * does not lie in one file: it is larger, or DRAM is very small). May block.
  */
 int __must_check pool_hold(struct pool *pool, const struct block_id *ids, unsigned int nr,
 			   struct pool_place *places);
@@ -183,17 +188,24 @@ void pool_fill_end(struct pool *pool, const struct block_id *ids, unsigned int n
 /** pool_hold_limit() - bytes of DRAM that mappings may pin in all. */
 u64 pool_hold_limit(struct pool *pool);
 
-/** pool_nr_files() - pool files there are now; the number only grows. */
+/** pool_nr_files() - file numbers given so far, from 0; those of files that are gone included. */
 unsigned int pool_nr_files(struct pool *pool);
 /** pool_file_bytes() - size of every pool file. */
 u64 pool_file_bytes(struct pool *pool);
-/** pool_file_domain() - whose @file is: a domain of pool_space_domain(), or 0: nobody's yet. */
+/** pool_file_domain() - whose @file is; 0: it is gone, or no namespace's. */
 u32 pool_file_domain(struct pool *pool, unsigned int file);
-/** pool_space_domain() - trust domain of namespace @space; 0 is never one of a namespace. */
+/** pool_space_domain() - trust domain of namespace @space; 0 (never given to clients): it has no owner. */
 u32 pool_space_domain(struct pool *pool, u32 space);
 /**
+ * pool_set_space_owner() - a namespace was made, loaded, or given to another owner.
+ * Return: 0, -ENOMEM, -ENOSPC (too many owners): its blocks then are where they were before.
+ */
+int __must_check pool_set_space_owner(struct pool *pool, u32 space, u32 uid);
+/**
  * pool_file_fd() - a new descriptor of @file, the caller's to close; a read-only one cannot be
- * mapped for writing. Return: descriptor or -errno.
+ * mapped for writing, nor be opened for it by another uid.
+ * Return: descriptor, -ENOENT (gone, or no namespace's), -EOPNOTSUPP (DRAM is not in files), -errno.
+ * May block.
  */
 int __must_check pool_file_fd(struct pool *pool, unsigned int file, bool writable);
 

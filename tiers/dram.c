@@ -123,7 +123,7 @@ static int slab_map(struct dram *dram, u32 slab, int fd, const char **what)
 
 static int slab_make(struct dram *dram, u32 slab, const char **what)
 {
-	int fd = dram_pool_file(&dram->pool, slab_len(dram, slab));
+	int fd = dram_pool_file(&dram->pool, dram->slab_bytes);
 	int err;
 
 	*what = "create";

@@ -15,9 +15,10 @@
 #include "tiers/tier.h"
 #include "tiers/tier_impl.h"
 
-#define SLAB_BYTES MIB(64)
-#define SLABS_MAX  1024u	/* each may be an open file here and in every client */
-#define SLABS_MIN  64u	/* enough to share a small pool; where it is too small even for that: 2 MiB */
+#define SLAB_BYTES  MIB(64)	/* at least, but in small tiers */
+#define SLABS_MAX   1024u	/* each may be an open file here and in every client */
+#define SLABS_AIM   256u
+#define SLABS_MIN   4u
 
 #define count(counter, n) atomic_fetch_add_explicit(&(counter), (n), memory_order_relaxed)
 
@@ -270,7 +271,7 @@ u64 tier_slab_bytes(const struct tier *tier)
 {
 	u64 size = tier_size(tier), slab = SLAB_BYTES;
 
-	while (div_round_up(size, slab) > SLABS_MAX)
+	while (div_round_up(size, slab) > (slab < GIB(1) ? SLABS_AIM : SLABS_MAX))
 		slab *= 2;
 	while (slab > KVC_HUGE_SIZE && size / slab < SLABS_MIN)
 		slab /= 2;

@@ -203,15 +203,15 @@ static void slabs_fit_the_pool(void **state)
 
 	assert_int_equal(tier_slab_bytes(&tier), MIB(2));
 	tier.size_bytes = MIB(64);
-	assert_int_equal(tier_slab_bytes(&tier), MIB(2));
-	tier.size_bytes = GIB(1);
 	assert_int_equal(tier_slab_bytes(&tier), MIB(16));
-	tier.size_bytes = GIB(4);
+	tier.size_bytes = GIB(1);
 	assert_int_equal(tier_slab_bytes(&tier), MIB(64));
-	tier.size_bytes = GIB(64);
+	tier.size_bytes = GIB(16);
 	assert_int_equal(tier_slab_bytes(&tier), MIB(64));
-	tier.size_bytes = GIB(64) + MIB(2);
+	tier.size_bytes = GIB(16) + MIB(2);
 	assert_int_equal(tier_slab_bytes(&tier), MIB(128));
+	tier.size_bytes = GIB(1024ull);
+	assert_int_equal(tier_slab_bytes(&tier), GIB(1));
 	tier.size_bytes = GIB(2048ull);
 	assert_int_equal(tier_slab_bytes(&tier), GIB(2));
 }
