@@ -85,9 +85,10 @@ struct conn {
 	struct arena arena;
 
 	pthread_mutex_t send_lock;
+	void *tx;	     /* KVC_MSG_MAX bytes; protected by send_lock */
+	u64 sequence;	     /* of the last message sent; protected by send_lock */
 	pthread_mutex_t lock;
-	pthread_cond_t replied;
-	u64 sequence;	     /* of the last message sent; protected by lock, as all below */
+	pthread_cond_t replied; /* protected by lock, as all below */
 	struct call *calls;  /* sent, not answered */
 	bool reading;	     /* a thread is in recvmsg() and will tell the others */
 	void *rx;	     /* KVC_MSG_MAX bytes, of the reading thread */

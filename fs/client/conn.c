@@ -216,40 +216,55 @@ static int wait_reply(struct conn *conn, struct call *call, const struct timespe
 
 /* ---- sending ---- */
 
-static int send_all(struct conn *conn, struct msghdr *msg, const struct timespec *deadline)
+static int send_bytes(struct conn *conn, const void *bytes, size_t len, const struct timespec *deadline)
 {
 	ssize_t n;
 
 	do {
-		n = sendmsg(conn->fd, msg, MSG_NOSIGNAL);
+		n = send(conn->fd, bytes, len, MSG_NOSIGNAL);
 		if (n < 0 && (errno == EAGAIN || is_past(deadline)))
 			return -ETIMEDOUT;
 	} while (n < 0 && errno == EINTR);
 	return n < 0 ? -ESTALE : 0;
 }
 
-/* Number the call and send it. On failure the connection is over, and so is the call. */
-static void send_call(struct conn *conn, struct call *call, const struct timespec *deadline)
+/* Number the call and put it among those in flight. Caller holds send_lock. */
+static bool enter(struct conn *conn, struct call *call)
 {
-	struct kvc_batch head = {.magic = KVC_BATCH_MAGIC, .abi = KVC_ABI_VERSION, .nr_cmds = call->nr};
-	struct iovec iov[2] = {{&head, sizeof(head)}, {call->cmds, call->nr * sizeof(*call->cmds)}};
-	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
-	int err = 0;
+	bool dead;
 
-	head.bytes = (u32)(iov[0].iov_len + iov[1].iov_len);
-	pthread_mutex_lock(&conn->send_lock);
 	pthread_mutex_lock(&conn->lock);
-	if (atomic_load(&conn->dead)) {
+	dead = atomic_load(&conn->dead);
+	if (dead) {
 		call->done = true;
 		call->err = -ESTALE;
 	} else {
-		head.sequence = call->sequence = ++conn->sequence;
+		call->sequence = ++conn->sequence;
 		call->next = conn->calls;
 		conn->calls = call;
 	}
 	pthread_mutex_unlock(&conn->lock);
-	if (head.sequence)
-		err = send_all(conn, &msg, deadline);
+	return !dead;
+}
+
+/*
+ * On failure the connection is over, and so is the call. The message is sent from a copy: the reply may
+ * be written over the commands by another thread before this one is back from the system call.
+ */
+static void send_call(struct conn *conn, struct call *call, const struct timespec *deadline)
+{
+	struct kvc_batch *head;
+	int err = 0;
+
+	pthread_mutex_lock(&conn->send_lock);
+	head = conn->tx;
+	*head = (struct kvc_batch){.magic = KVC_BATCH_MAGIC, .abi = KVC_ABI_VERSION, .nr_cmds = call->nr};
+	head->bytes = (u32)(sizeof(*head) + call->nr * sizeof(*call->cmds));
+	memcpy(head + 1, call->cmds, call->nr * sizeof(*call->cmds));
+	if (enter(conn, call)) {
+		head->sequence = conn->sequence; /* which no other thread changes now */
+		err = send_bytes(conn, head, head->bytes, deadline);
+	}
 	pthread_mutex_unlock(&conn->send_lock);
 	if (err)
 		conn_die(conn, err);
@@ -304,6 +319,7 @@ void conn_put(struct conn *conn)
 	pthread_mutex_destroy(&conn->lock);
 	pthread_cond_destroy(&conn->replied);
 	pthread_cond_destroy(&conn->arena.freed);
+	free(conn->tx);
 	free(conn->rx);
 	free(conn);
 }
@@ -354,8 +370,11 @@ static struct conn *conn_new(int fd, u64 timeout_ms)
 
 	if (!conn)
 		return NULL;
+	conn->tx = malloc(KVC_MSG_MAX);
 	conn->rx = malloc(KVC_MSG_MAX);
-	if (!conn->rx) {
+	if (!conn->tx || !conn->rx) {
+		free(conn->tx);
+		free(conn->rx);
 		free(conn);
 		return NULL;
 	}

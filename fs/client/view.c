@@ -13,7 +13,7 @@
 #include <string.h>
 #include "fs/client/client.h"
 
-/* Extents that are asked for in one message when nobody knows how many there will be. */
+/* Room for extents when nobody knows how many there will be. */
 #define EXTENTS_MIN 256u
 
 static int add_pin(struct view *view, u64 first, u64 nr)
@@ -66,45 +66,66 @@ static int take_extents(struct view *view, const struct kvc_cmd *cmd, u32 room_b
 	return err;
 }
 
-/* How many extents @left blocks may have, as far as the arena goes. */
+/* Most extents that one message may bring; half of the arena, so that others have some. */
+static u64 extents_max(const struct view *view)
+{
+	return arena_room(view->conn) / 2 / sizeof(struct kvc_extent);
+}
+
+/* How many extents @left blocks may have, as far as one knows. */
 static u64 extents_wanted(const struct view *view, u64 left)
 {
 	const struct kvc_seq *seq = view->seq;
 	u64 known = div_round_up(seq->tokens, seq->layout.block_tokens);
 
-	if (left == KVC_ALL)
-		left = max(known + 1, (u64)EXTENTS_MIN);
-	return min(left, arena_room(view->conn) / 2 / sizeof(struct kvc_extent));
+	return left == KVC_ALL ? max(known + 1, (u64)EXTENTS_MIN) : left;
 }
 
-/* Pin up to @left more blocks. Return: > 0 when more is to be asked for, 0 at the end, -errno. */
-static int pin_some(struct view *view, u64 left)
+/* One message: pin @nr more blocks with room for @room extents. Return: 0, -errno; *@got: blocks. */
+static int pin_once(struct view *view, u64 nr, u64 room, u64 *got)
 {
 	struct kvc_cmd cmd = {.op = KVC_OP_MAP, .handle = view->handle};
-	u64 nr = extents_wanted(view, left);
-	u32 bytes = (u32)(nr * sizeof(struct kvc_extent));
+	u32 bytes = (u32)(room * sizeof(struct kvc_extent));
 	struct span span;
 	int err = arena_get(view->conn, &span, bytes);
 
 	if (err)
 		return err;
 	cmd.map.first_block = view->first + view->nr;
-	cmd.map.nr_blocks = left;
+	cmd.map.nr_blocks = nr;
 	cmd.map.extents = (struct kvc_ref){span.off, bytes};
 	err = conn_call(view->conn, &cmd, 1, NULL, 0);
 	if (err >= 0)
 		err = cmd.result;
-	if (!err && cmd.map.nr_blocks > left)
+	if (!err && cmd.map.nr_blocks > nr)
 		err = -EPROTO;
 	if (!err && cmd.map.nr_blocks)
 		err = take_extents(view, &cmd, bytes, view->conn->arena.base + span.off);
 	arena_put(view->conn, &span);
-	/* Where the sequence ended exactly with the room, there is nothing behind. */
-	if (err == -EINVAL && left == KVC_ALL && view->nr)
-		return 0;
-	if (err || !cmd.map.nr_blocks)
+	*got = cmd.map.nr_blocks;
+	return err;
+}
+
+/*
+ * Pin @left more blocks, or as many as the arena has room for. Where there are more extents than
+ * expected (-E2BIG), ask again with more room, and when there is no more, for fewer blocks.
+ * Return: > 0 when there is more, 0 at the end, -errno.
+ */
+static int pin_some(struct view *view, u64 left)
+{
+	u64 most = extents_max(view), room = min(extents_wanted(view, left), most);
+	u64 nr = left, got;
+	int err = pin_once(view, nr, room, &got);
+
+	if (err == -E2BIG && room < most)
+		err = pin_once(view, nr, most, &got);
+	if (err == -E2BIG && nr > most) {
+		nr = most;
+		err = pin_once(view, nr, most, &got);
+	}
+	if (err || !got)
 		return err;
-	return left == KVC_ALL ? cmd.map.extents.bytes == bytes : cmd.map.nr_blocks < left;
+	return nr == KVC_ALL ? 0 : got < left;
 }
 
 void view_free(struct view *view)

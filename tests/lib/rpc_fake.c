@@ -170,7 +170,8 @@ static int put_extents(struct client *c, const struct fake_seq *seq, u64 first, 
 	struct kvc_extent *ext = arena(c, *ref);
 	int fault = c->fake->fault;
 
-	*nr = min(*nr, (u64)ref->bytes / sizeof(*ext));
+	if (*nr > ref->bytes / sizeof(*ext))
+		return -E2BIG;
 	for (u64 i = 0; i < *nr; i++)
 		ext[i] = (struct kvc_extent){seq->block[first + i] >> 16, 1,
 					     (u64)(seq->block[first + i] & 0xffff) * FAKE_STRIDE};
@@ -191,11 +192,14 @@ static int do_map(struct client *c, u32 h, struct kvc_op_map *m)
 {
 	struct fake_seq *seq = c->open[h];
 	u64 end = seq->tokens / FAKE_BLOCK_TOKENS;
+	int err;
 
 	if (m->first_block > end || (m->nr_blocks != KVC_ALL && m->nr_blocks > end - m->first_block))
 		return -EINVAL;
 	m->nr_blocks = min(m->nr_blocks, end - m->first_block);
-	put_extents(c, seq, m->first_block, &m->nr_blocks, &m->extents);
+	err = put_extents(c, seq, m->first_block, &m->nr_blocks, &m->extents);
+	if (err)
+		return err;
 	c->pins[h] += (u32)m->nr_blocks;
 	c->fake->pins += (u32)m->nr_blocks;
 	return 0;
@@ -220,8 +224,7 @@ static int do_append(struct client *c, struct fake_seq *seq, struct kvc_op_appen
 		add_block(c->fake, seq);
 	a->first_block = first;
 	a->nr_blocks = end - first;
-	put_extents(c, seq, first, &a->nr_blocks, &a->extents);
-	return 0;
+	return put_extents(c, seq, first, &a->nr_blocks, &a->extents);
 }
 
 static int do_commit(struct client *c, struct fake_seq *seq, struct kvc_op_commit *m)

@@ -133,22 +133,27 @@ static void test_many_runs_are_stitched(void **state)
 	kvc_seq_close(seq);
 }
 
-/* Extents of the whole sequence do not fit into the arena at once. */
+/* More extents than expected, and more than fit into the arena at once. */
 static void test_extents_in_pieces(void **state)
 {
-	struct kvc_seq *seq;
+	struct kvc_seq *seq = seq_at("ns/a");
+	struct kvc_view view = {.size = sizeof(view)};
+	u32 before;
 
-	kvc_close(kvc);
-	open_with(KVC_ARENA_MIN, 0);
-	seq = seq_at("ns/a");
 	fake->scatter = true;
-	grow(seq, 300 * BT, 1);
-	fake->scatter = false;
-	seq->tokens = 0; /* as when another handle has appended: room for 256 extents is asked for */
-	map_and_check(seq, 300, 1, 300);
-	seq->tokens = 0;
-	assert_int_equal(kvc_seq_truncate(seq, 256 * BT), 0); /* the room is full, and that was all */
+	grow(seq, 600 * BT, 1);
+	seq->tokens = 0; /* as when another handle has appended */
+	before = fake->messages;
+	map_and_check(seq, 600, 1, 600);
+	assert_int_equal(fake->messages - before, 3); /* two to map, one to unmap */
+	kvc->conn->arena.bytes = kvc->conn->arena.first + 8192; /* 256 extents, and as much for others */
+	map_and_check(seq, 600, 1, 600);
+	assert_int_equal(kvc_seq_map_range(seq, 50, 256, &view), 0);
+	check_view(&view, 50, 256, 1);
+	kvc_view_unmap(&view);
+	assert_int_equal(kvc_seq_truncate(seq, 256 * BT), 0); /* all room is taken, and that was all */
 	map_and_check(seq, 256, 1, 256);
+	kvc->conn->arena.bytes = CLIENT_ARENA_BYTES;
 	kvc_seq_close(seq);
 }
 
