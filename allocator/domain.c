@@ -3,7 +3,7 @@
  * Trust domains: who may see which of DRAM's slabs.
  *
  * A client is given slabs whole, so a slab holds blocks of one domain only: the namespaces of one
- * owner. Domain 0 has what no client is ever given (plain files), and at first every slab.
+ * owner that have the same permissions. Domain 0 has what no client is ever given (plain files), and at first every slab.
  *
  * Each domain has an extent allocator over all of DRAM in which the slabs of others are taken. A slab
  * changes hands when nothing is in it: its run is claimed in the one allocator and freed in the other.
@@ -401,9 +401,9 @@ u32 domain_reclaim_bytes(const struct pool *pool, u16 domain, u32 bytes)
 
 /* ---- domains ---- */
 
-static int domain_new(struct pool *pool, u32 uid)
+static int domain_new(struct pool *pool, const struct pool_owner *owner)
 {
-	struct domain *domains, d = {.uid = uid};
+	struct domain *domains, d = {.owner = *owner};
 	int err;
 
 	if (pool->nr_domains == DOMAINS_MAX)
@@ -457,12 +457,15 @@ void domains_free(struct pool *pool)
 	free(pool->spaces);
 }
 
-static int domain_of_uid(struct pool *pool, u32 uid)
+static int domain_of_owner(struct pool *pool, const struct pool_owner *owner)
 {
-	for (u32 i = 1; i < pool->nr_domains; i++)
-		if (pool->domains[i].uid == uid)
+	for (u32 i = 1; i < pool->nr_domains; i++) {
+		const struct pool_owner *o = &pool->domains[i].owner;
+
+		if (o->uid == owner->uid && o->gid == owner->gid && o->mode == owner->mode)
 			return (int)i;
-	return domain_new(pool, uid);
+	}
+	return domain_new(pool, owner);
 }
 
 /* Where @space is in the list, or belongs. */
@@ -502,16 +505,18 @@ static int space_set(struct pool *pool, u32 space, u16 domain)
 	return 0;
 }
 
-int pool_set_space_owner(struct pool *pool, u32 space, u32 uid)
+int pool_set_space_owner(struct pool *pool, u32 space, const struct pool_owner *owner)
 {
 	int domain;
 
 	if (!space)
 		return 0;
 	lock_acquire(&pool->lock);
-	domain = domain_of_uid(pool, uid);
+	domain = domain_of_owner(pool, owner);
 	if (domain >= 0)
 		domain = space_set(pool, space, (u16)domain);
+	if (domain < 0)
+		domain_forget_space(pool, space);
 	lock_release(&pool->lock);
 	return domain;
 }

@@ -149,8 +149,8 @@ void pool_touch(struct pool *pool, const struct block_id *ids, unsigned int nr,
 /* ---- mappings: DRAM that clients map themselves (pool_map.c) ---- */
 
 /*
- * DRAM consists of pool files. Each belongs to one trust domain: the namespaces of one owner, whose
- * memory the same clients may see. A client maps whole files; where a block lies in one, pool_hold()
+ * DRAM consists of pool files. Each belongs to one trust domain: namespaces of one owner with the same
+ * permissions, whose memory the same clients may see. A client maps whole files; where a block lies in one, pool_hold()
  * says, and until pool_unhold() it stays there.
  *
  * A file keeps its number and its domain for life. When its memory is needed for another domain, the
@@ -196,11 +196,16 @@ u64 pool_file_bytes(struct pool *pool);
 u32 pool_file_domain(struct pool *pool, unsigned int file);
 /** pool_space_domain() - trust domain of namespace @space; 0 (never given to clients): it has no owner. */
 u32 pool_space_domain(struct pool *pool, u32 space);
+/** struct pool_owner - of a namespace's directory. Namespaces that agree in it are one trust domain. */
+struct pool_owner {
+	u32 uid, gid;
+	u32 mode;	/* permission bits */
+};
 /**
  * pool_set_space_owner() - a namespace was made, loaded, or given to another owner.
- * Return: 0, -ENOMEM, -ENOSPC (too many owners): its blocks then are where they were before.
+ * Return: 0, -ENOMEM, -ENOSPC (too many owners): then it has none.
  */
-int __must_check pool_set_space_owner(struct pool *pool, u32 space, u32 uid);
+int __must_check pool_set_space_owner(struct pool *pool, u32 space, const struct pool_owner *owner);
 /**
  * pool_file_fd() - a new descriptor of @file, the caller's to close; a read-only one cannot be
  * mapped for writing, nor be opened for it by another uid.

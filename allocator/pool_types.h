@@ -57,7 +57,7 @@ struct idvec {
 
 /** struct domain - a trust domain and its room in DRAM (domain.c). */
 struct domain {
-	u32 uid;		/* owner of its namespaces; domain 0 has none */
+	struct pool_owner owner; /* of its namespaces; domain 0 has none */
 	u32 nr_slabs;
 	u64 used;		/* bytes of its blocks */
 	bool active;		/* had blocks once */

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "allocator/base/bug.h"
 #include "allocator/base/clock.h"
+#include "allocator/base/log.h"
 #include "fs/fseq.h"
 
 struct nspace *nspace_new(struct fs *fs, const struct geometry *geo, u32 space)
@@ -19,6 +20,16 @@ struct nspace *nspace_new(struct fs *fs, const struct geometry *geo, u32 space)
 		return NULL;
 	}
 	return ns;
+}
+
+void nspace_set_owner(struct fs *fs, const struct inode *dir)
+{
+	struct pool_owner owner = {dir->uid, dir->gid, dir->mode & 0777};
+	int err = pool_set_space_owner(fs->pool, dir->dir->ns->space, &owner);
+
+	if (err)
+		log_warn("namespace %u: its memory is not shared with clients: %s",
+			 dir->dir->ns->space, strerror(-err));
 }
 
 struct nspace *nspace_get(struct nspace *ns)

@@ -64,6 +64,11 @@ struct fseq {
 
 /* ---- namespaces ---- */
 struct nspace *nspace_new(struct fs *fs, const struct geometry *geo, u32 space);
+/**
+ * nspace_set_owner() - tell the pool whose the namespace at @dir is: who may see its memory. Where that
+ * fails, clients are given none of it. Lock held.
+ */
+void nspace_set_owner(struct fs *fs, const struct inode *dir);
 struct nspace *nspace_get(struct nspace *ns);
 void nspace_put(struct nspace *ns);
 
