@@ -159,6 +159,8 @@ int __must_check pools_fetch(struct conn *conn, const struct runs *runs, bool wr
 /** pool_ro_fd() - a descriptor of @pool that cannot become a writable mapping, when there is one. */
 int pool_ro_fd(struct conn *conn, u32 pool);
 void pools_free(struct conn *conn);
+/** memory_reserve() - an address range for @bytes, congruent to @off modulo a huge page. NULL: none. */
+u8 *memory_reserve(u64 bytes, u64 off);
 /** mapping_make() - @runs one after the other. Return: 0, -ENOMEM, errors of pools_fetch(). */
 int __must_check mapping_make(struct conn *conn, const struct runs *runs, bool write,
 			      struct mapping *map);

@@ -232,8 +232,7 @@ int pool_ro_fd(struct conn *conn, u32 nr)
 
 /* ---- mappings ---- */
 
-/* An address range for @bytes, congruent to @off modulo a huge page. */
-static u8 *reserve(u64 bytes, u64 off)
+u8 *memory_reserve(u64 bytes, u64 off)
 {
 	u64 slack = bytes >= KVC_HUGE_SIZE ? KVC_HUGE_SIZE : 0;
 	u8 *base = mmap(NULL, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
@@ -266,7 +265,7 @@ static u8 *window(struct conn *conn, u32 nr, bool write)
 
 	pthread_mutex_lock(&conn->lock);
 	if (!pool->window[write]) {
-		base = reserve(pool->bytes, 0);
+		base = memory_reserve(pool->bytes, 0);
 		if (base && map_run(base, pool->bytes, fd, 0, write)) {
 			munmap(base, pool->bytes);
 			base = NULL;
@@ -282,7 +281,7 @@ static u8 *window(struct conn *conn, u32 nr, bool write)
 
 static int stitch(struct conn *conn, const struct runs *runs, bool write, struct mapping *map)
 {
-	u8 *at = reserve(runs->bytes, runs->run[0].off);
+	u8 *at = memory_reserve(runs->bytes, runs->run[0].off);
 	int err = at ? 0 : -ENOMEM;
 	int fd;
 
