@@ -215,6 +215,13 @@ static int opt_hugepages(struct fs_opts *o, const char *v, const char *opt, stru
 	return bad(why, opt, "auto, tmpfs, hugetlb or off");
 }
 
+static int opt_socket(struct fs_opts *o, const char *v, const char *opt, struct textbuf *why)
+{
+	if (*v != '/' && strcmp(v, "none"))
+		return bad(why, opt, "an absolute path, or none");
+	return set_string(&o->socket, v);
+}
+
 static int opt_numa(struct fs_opts *o, const char *v, const char *opt, struct textbuf *why)
 {
 	u64 node;
@@ -251,7 +258,7 @@ static const struct option_def {
 	{"commit=", opt_commit},
 	{"hugepages=", opt_hugepages},
 	{"numa=", opt_numa},
-	{"socket=", opt_never},
+	{"socket=", opt_socket},
 };
 
 /* Words of fstab that are for mount(8) and systemd, or the default anyway. */
@@ -439,7 +446,8 @@ void opts_free(struct fs_opts *opts)
 	free(opts->source);
 	free(opts->mountpoint);
 	free(opts->fuse);
-	opts->source = opts->mountpoint = opts->fuse = NULL;
+	free(opts->socket);
+	opts->source = opts->mountpoint = opts->fuse = opts->socket = NULL;
 }
 
 void opts_usage(struct textbuf *tb)
