@@ -92,7 +92,7 @@ struct conn {
 	struct call *calls;  /* sent, not answered */
 	bool reading;	     /* a thread is in recvmsg() and will tell the others */
 	void *rx;	     /* KVC_MSG_MAX bytes, of the reading thread */
-	struct pool_file **pools;
+	struct pool_file **pools; /* by number; NULL: not seen */
 	u32 nr_pools;
 };
 

@@ -21,6 +21,7 @@
 #include "fs/client/client.h"
 
 #define POOL_BATCH 32 /* descriptors of one reply: as many as kvc_op_pool.writable has bits */
+#define POOLS_MAX  (1u << 24)
 
 /* ---- runs ---- */
 
@@ -86,44 +87,66 @@ static void pool_free(struct pool_file *pool)
 void pools_free(struct conn *conn)
 {
 	for (u32 i = 0; i < conn->nr_pools; i++)
-		pool_free(conn->pools[i]);
+		if (conn->pools[i])
+			pool_free(conn->pools[i]);
 	free(conn->pools);
 }
 
-/* Keep a descriptor as pool file @nr: a new one, or a writable one for one that was not. */
-static int pool_keep(struct conn *conn, u32 nr, int fd, u64 bytes, bool writable)
+/* Room for pool file @nr. Some are never seen: they are gone before anything is mapped from them. */
+static int pools_grow(struct conn *conn, u32 nr)
 {
-	struct pool_file **pools, *pool;
-	struct stat st;
+	struct pool_file **pools;
+	u64 max = max((u64)nr + 1, (u64)conn->nr_pools);
 
-	if (fstat(fd, &st) || (u64)st.st_size < bytes || bytes % KVC_PAGE_SIZE)
-		return -EPROTO;
-	if (nr < conn->nr_pools) {
-		pool = conn->pools[nr];
-		if (!writable || pool->writable || bytes != pool->bytes)
-			return -EALREADY;
-		/* Others may be mapping through the old one: it stays, as the one for reading. */
-		if (pool->ro_fd >= 0 && pool->ro_fd != pool->fd)
-			close(pool->ro_fd);
-		pool->ro_fd = pool->fd;
-		pool->fd = fd;
-		pool->writable = true;
+	if (nr < conn->nr_pools)
 		return 0;
-	}
-	pools = reallocarray(conn->pools, (size_t)nr + 1, sizeof(struct pool_file *));
-	pool = calloc(1, sizeof(*pool));
-	if (pools)
-		conn->pools = pools;
-	if (!pools || !pool) {
-		free(pool);
+	if (nr >= POOLS_MAX)
+		return -EPROTO;
+	pools = reallocarray(conn->pools, max, sizeof(struct pool_file *));
+	if (!pools)
 		return -ENOMEM;
-	}
-	*pool = (struct pool_file){.fd = fd, .ro_fd = -1, .bytes = bytes, .writable = writable};
-	conn->pools[conn->nr_pools++] = pool;
+	memset(pools + conn->nr_pools, 0, (max - conn->nr_pools) * sizeof(struct pool_file *));
+	conn->pools = pools;
+	conn->nr_pools = (u32)max;
 	return 0;
 }
 
-/* Ask for descriptors from pool file @first on. Return: how many came, or an error. */
+/* A descriptor came again. Return: 0 when it is of use: it is writable, and the one here is not. */
+static int pool_upgrade(struct pool_file *pool, int fd, bool writable)
+{
+	if (!writable || pool->writable)
+		return -EALREADY;
+	/* Others may be mapping through the old one: it stays, as the one for reading. */
+	if (pool->ro_fd >= 0 && pool->ro_fd != pool->fd)
+		close(pool->ro_fd);
+	pool->ro_fd = pool->fd;
+	pool->fd = fd;
+	pool->writable = true;
+	return 0;
+}
+
+/* Keep a descriptor as pool file @nr. Return: 0, -EALREADY (not needed), -EPROTO, -ENOMEM. */
+static int pool_keep(struct conn *conn, u32 nr, int fd, u64 bytes, bool writable)
+{
+	struct pool_file *pool;
+	struct stat st;
+	int err = pools_grow(conn, nr);
+
+	if (err)
+		return err;
+	if (fstat(fd, &st) || (u64)st.st_size < bytes || bytes % KVC_PAGE_SIZE)
+		return -EPROTO;
+	if (conn->pools[nr])
+		return pool_upgrade(conn->pools[nr], fd, writable);
+	pool = calloc(1, sizeof(*pool));
+	if (!pool)
+		return -ENOMEM;
+	*pool = (struct pool_file){.fd = fd, .ro_fd = -1, .bytes = bytes, .writable = writable};
+	conn->pools[nr] = pool;
+	return 0;
+}
+
+/* Ask for descriptors from pool file @first on. */
 static int pools_ask(struct conn *conn, u32 first)
 {
 	struct kvc_cmd cmd = {.op = KVC_OP_POOL, .pool = {.first = first}};
@@ -135,31 +158,28 @@ static int pools_ask(struct conn *conn, u32 first)
 		err = -EPROTO;
 	pthread_mutex_lock(&conn->lock);
 	for (int i = 0; i < nr; i++) {
-		int kept = err;
+		int kept = err ? err : pool_keep(conn, first + (u32)i, fds[i], cmd.pool.bytes,
+						 cmd.pool.writable >> i & 1);
 
-		if (!kept && first + (u32)i > conn->nr_pools)
-			kept = -EPROTO;
-		if (!kept)
-			kept = pool_keep(conn, first + (u32)i, fds[i], cmd.pool.bytes,
-					 cmd.pool.writable >> i & 1);
 		if (kept)
 			close(fds[i]);
 		if (kept && kept != -EALREADY && !err)
 			err = kept;
 	}
 	pthread_mutex_unlock(&conn->lock);
-	return err ? err : nr;
+	return err;
 }
 
 /* Whether @run can be mapped now: 0, -ENOENT (pool file not known), -EACCES, -EPROTO. */
 static int run_check(struct conn *conn, const struct run *run, bool write)
 {
+	const struct pool_file *pool = NULL;
 	int err = -ENOENT;
 
 	pthread_mutex_lock(&conn->lock);
-	if (run->pool < conn->nr_pools) {
-		const struct pool_file *pool = conn->pools[run->pool];
-
+	if (run->pool < conn->nr_pools)
+		pool = conn->pools[run->pool];
+	if (pool) {
 		err = write && !pool->writable ? -EACCES : 0;
 		if (run->off > pool->bytes || run->bytes > pool->bytes - run->off)
 			err = -EPROTO;
@@ -168,26 +188,17 @@ static int run_check(struct conn *conn, const struct run *run, bool write)
 	return err;
 }
 
+/* What is not known is asked for once; a descriptor for reading may have become one for writing. */
 static int run_fetch(struct conn *conn, const struct run *run, bool write)
 {
 	int err = run_check(conn, run, write);
-	bool asked = false;
 
-	while (err == -ENOENT || (err == -EACCES && !asked)) {
-		u32 first = run->pool;
-
-		if (err == -ENOENT) {
-			pthread_mutex_lock(&conn->lock);
-			first = min(run->pool, conn->nr_pools);
-			pthread_mutex_unlock(&conn->lock);
-		}
-		asked = err == -EACCES;
-		err = pools_ask(conn, first);
-		if (err <= 0)
-			return err ? err : -EPROTO;
+	if (err != -ENOENT && err != -EACCES)
+		return err;
+	err = pools_ask(conn, run->pool);
+	if (!err)
 		err = run_check(conn, run, write);
-	}
-	return err;
+	return err == -ENOENT ? -EPROTO : err;
 }
 
 int pools_fetch(struct conn *conn, const struct runs *runs, bool write)

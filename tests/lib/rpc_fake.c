@@ -259,6 +259,8 @@ static int do_pool(struct client *c, struct kvc_op_pool *p)
 {
 	char path[40];
 
+	if (p->first > c->fake->nr_pools)
+		return -EINVAL;
 	p->total = c->fake->nr_pools;
 	p->bytes = FAKE_POOL_BYTES;
 	for (p->nr = 0; p->first + p->nr < p->total; p->nr++) {
