@@ -39,7 +39,8 @@ struct dram {
 	u64 size_bytes, slab_bytes;
 	u32 nr_slabs;
 	int numa_node;	/* -1: none */
-	int *fd;	/* a slab's file, owned; -1: none */
+	int *fd;	/* a slab's file, owned; -1: none. Written atomically */
+	struct dram_guard guard;
 };
 
 static u64 slab_len(const struct dram *dram, u32 slab)
@@ -134,12 +135,13 @@ static int slab_make(struct dram *dram, u32 slab, const char **what)
 		close(fd);
 		return err;
 	}
-	dram->fd[slab] = fd;
+	__atomic_store_n(&dram->fd[slab], fd, __ATOMIC_RELAXED);
 	return 0;
 }
 
 static void unmake(struct dram *dram)
 {
+	dram_guard_end(&dram->guard);
 	for (u32 i = 0; dram->fd && i < dram->nr_slabs; i++)
 		if (dram->fd[i] >= 0)
 			close(dram->fd[i]);
@@ -220,6 +222,9 @@ static int dram_open(struct tier *tier, const struct tier_opts *opts, struct tex
 		unmake(dram);
 		return err;
 	}
+	dram->guard = (struct dram_guard){dram->base, dram->size_bytes, dram->slab_bytes, dram->fd};
+	if (dram->pool.mount >= 0) /* memfds are sealed */
+		dram_guard_begin(&dram->guard);
 	tier->priv = dram;
 	log_info("tier %s: %" PRIu64 " MiB on %s, %u files", tier->name, dram->size_bytes >> 20,
 		 dram->pool.kind, dram->nr_slabs);

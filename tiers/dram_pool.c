@@ -139,7 +139,7 @@ static int size_file(int fd, u64 bytes)
 	/* A memfd is mode 0777: without this, any uid could reopen a descriptor it was given. */
 	if (fchmod(fd, 0600) || ftruncate(fd, (off_t)bytes))
 		return -errno;
-	/* A client that shrank the file would make our next memcpy a SIGBUS; tmpfs has no seals. */
+	/* tmpfs has no seals: see dram_guard.c. */
 	fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 	return 0;
 }

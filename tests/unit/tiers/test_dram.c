@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "allocator/base/err.h"
 #include "allocator/base/log.h"
@@ -197,6 +199,59 @@ static void so_it_is_with_memfds(void **state)
 	check_renew("off");
 }
 
+/* A client that may write shrinks the file under us: we see zeros, and go on. */
+static void shrinking_does_not_end_us(void **state)
+{
+	struct tier *tier = open_pool("tmpfs");
+	u64 slab;
+	char *base;
+	int client;
+
+	if (!tier)
+		skip();
+	slab = tier_slab_bytes(tier);
+	base = tier_map(tier, 0, SIZE);
+	memset(base, 1, SIZE);
+	client = dup(tier_dram_file(tier, 1));
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(ftruncate(client, i * 4096), 0);
+		base[2 * slab - 1] = 7;
+		assert_int_equal(base[2 * slab - 1], 7);
+		assert_int_equal(base[2 * slab - 2], 0);
+	}
+	assert_int_equal(base[slab - 1], 1);
+	assert_int_equal(base[2 * slab], 1);
+	close(client);
+	tier_close(tier);
+}
+
+static int bus_error_elsewhere(void)
+{
+	int fd = memfd_create("test", MFD_CLOEXEC);
+	volatile char *past = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+
+	signal(SIGBUS, SIG_DFL);
+	if (past == MAP_FAILED || !open_pool("tmpfs"))
+		return 2;
+	return past[0];
+}
+
+/* It is for slabs only: a bus error elsewhere ends the process as ever. */
+static void other_bus_errors_stay_what_they_are(void **state)
+{
+	pid_t pid = fork();
+	int status;
+
+	assert_true(pid >= 0);
+	if (!pid)
+		_exit(bus_error_elsewhere());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
+		skip();
+	assert_true(WIFSIGNALED(status));
+	assert_int_equal(WTERMSIG(status), SIGBUS);
+}
+
 static void slabs_fit_the_pool(void **state)
 {
 	struct tier tier = {.size_bytes = MIB(2)};
@@ -275,6 +330,8 @@ int main(void)
 		cmocka_unit_test(sealed_against_shrinking),
 		cmocka_unit_test(a_renewed_slab_is_out_of_reach),
 		cmocka_unit_test(so_it_is_with_memfds),
+		cmocka_unit_test(shrinking_does_not_end_us),
+		cmocka_unit_test(other_bus_errors_stay_what_they_are),
 		cmocka_unit_test(slabs_fit_the_pool),
 		cmocka_unit_test(more_than_the_machine_has_is_refused),
 		cmocka_unit_test(bad_options_are_explained),
