@@ -56,6 +56,8 @@ int op_rpc_append(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 
 	if (op->flags)
 		return -EINVAL;
+	if (!ep_may_fill(ep, h->fseq))
+		return kvc_err(-EACCES, rpc_not_to_fill);
 	err = reserve(h, op->tokens);
 	if (err)
 		return err;

@@ -37,6 +37,7 @@ void endpoint_free(struct endpoint *ep)
 	pins_free(&ep->pins);
 	free(ep->handles);
 	free(ep->files);
+	free(ep->numbers);
 	free(ep->rights);
 	free(ep->scratch);
 	free(ep);
@@ -69,17 +70,17 @@ int endpoint_set_own(struct endpoint *ep, struct fseq *fseq, bool writable)
 	}
 	if (!fseq)
 		return 0;
-	if (!ep->own) {
-		err = ep_grant(ep, fseq, writable);
-		if (err)
-			return err;
-		fs_lock(ep->fs);
+	if (ep->own)
+		return 0;
+	fs_lock(ep->fs);
+	err = ep_grant(ep, fseq);
+	if (!err) {
 		ep->own = handle_add(ep, fseq_get(fseq), writable);
 		if (!ep->own)
 			fseq_put(ep->fs, fseq);
-		fs_unlock(ep->fs);
 	}
-	return ep->own ? 0 : -ENOMEM;
+	fs_unlock(ep->fs);
+	return err || ep->own ? err : -ENOMEM;
 }
 
 void *ep_ref(struct endpoint *ep, const struct kvc_ref *ref)

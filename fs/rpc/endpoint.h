@@ -71,8 +71,10 @@ struct endpoint {
 	struct handle *own; /* commands without a handle; owned */
 	struct pinset pins;
 	u64 room_bytes; /* of all rooms */
-	struct seen_file *files;
+	struct seen_file *files; /* by the client's number; those that are gone stay */
 	u32 nr_files, max_files;
+	u32 *numbers; /* the client's number + 1 of each pool file, 0: none */
+	u32 nr_numbers;
 	struct right *rights;
 	u32 nr_rights;
 	void *scratch; /* copies of what came in the arena */
@@ -99,8 +101,10 @@ struct handle *handle_add(struct endpoint *ep, struct fseq *fseq, bool writable)
 void handle_free(struct handle *h);
 /** handle_end_room() - end it: its memory is the client's no more. May block. */
 void handle_end_room(struct handle *h);
-/** ep_grant() - the client may see the memory of @fseq's namespace. Lock not held. */
-int __must_check ep_grant(struct endpoint *ep, struct fseq *fseq, bool write);
+/** ep_grant() - memory of @fseq's namespace, as far as the client may read and write that. Lock. */
+int __must_check ep_grant(struct endpoint *ep, struct fseq *fseq);
+/** ep_may_fill() - may the client write to memory of @fseq's namespace? */
+bool ep_may_fill(const struct endpoint *ep, const struct fseq *fseq);
 
 /* ---- pins.c ---- */
 /** pins_reserve() - room for @nr more entries. */

@@ -98,23 +98,50 @@ void handle_free(struct handle *h)
 	free(h);
 }
 
-int ep_grant(struct endpoint *ep, struct fseq *fseq, bool write)
+/* The namespace's own directory; NULL: the sequence is nowhere any more. */
+static const struct inode *space_dir(const struct fseq *fseq)
+{
+	const struct inode *dir = fseq->dir;
+
+	while (dir && !dir->dir->ns_root)
+		dir = dir->links ? dir->links->dir : NULL;
+	return dir;
+}
+
+static struct right *right_of(const struct endpoint *ep, u32 domain)
+{
+	for (u32 i = 0; i < ep->nr_rights; i++)
+		if (ep->rights[i].domain == domain)
+			return &ep->rights[i];
+	return NULL;
+}
+
+int ep_grant(struct endpoint *ep, struct fseq *fseq)
 {
 	u32 domain = pool_space_domain(ep->fs->pool, fseq->ns->space);
-	struct right *rights;
+	const struct inode *dir = space_dir(fseq);
+	struct right *right = right_of(ep, domain);
 
-	for (u32 i = 0; i < ep->nr_rights; i++) {
-		if (ep->rights[i].domain != domain)
-			continue;
-		ep->rights[i].write |= write;
+	if (!dir || !domain || !cred_may(&ep->cred, dir, R_OK | X_OK))
 		return 0;
+	if (!right) {
+		right = reallocarray(ep->rights, ep->nr_rights + 1, sizeof(*right));
+		if (!right)
+			return -ENOMEM;
+		ep->rights = right;
+		right = &ep->rights[ep->nr_rights++];
+		*right = (struct right){.domain = domain};
 	}
-	rights = reallocarray(ep->rights, ep->nr_rights + 1, sizeof(*rights));
-	if (!rights)
-		return -ENOMEM;
-	ep->rights = rights;
-	ep->rights[ep->nr_rights++] = (struct right){domain, write};
+	right->write |= cred_may(&ep->cred, dir, W_OK) && !ep->fs->opts->read_only;
 	return 0;
+}
+
+bool ep_may_fill(const struct endpoint *ep, const struct fseq *fseq)
+{
+	const struct right *right =
+		right_of(ep, pool_space_domain(ep->fs->pool, fseq->ns->space));
+
+	return right && right->write;
 }
 
 /* ---- open ---- */
@@ -274,8 +301,11 @@ static int open_path(struct endpoint *ep, const char *path, u32 flags, struct ha
 		err = open_files(&o);
 	if (!err) {
 		fseq = fseq_get(o.dir->dir->fseq);
-		*h = enter(ep, fseq, flags & KVC_OPEN_WRITE);
-		err = *h ? 0 : -EMFILE;
+		err = ep_grant(ep, fseq);
+		if (!err)
+			*h = enter(ep, fseq, flags & KVC_OPEN_WRITE);
+		if (!err && !*h)
+			err = -EMFILE;
 	}
 	gates_drop(fs, &o.gates);
 	if (fseq)
@@ -303,11 +333,7 @@ int op_rpc_open(struct endpoint *ep, struct handle *unused, struct kvc_cmd *cmd)
 	if (!err)
 		err = open_path(ep, path, flags, &h);
 	if (!err)
-		err = ep_grant(ep, h->fseq, h->writable);
-	if (!err)
 		tell(h, cmd);
-	else
-		handle_free(h);
 	return err;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "allocator/base/err.h"
+#include "allocator/grow.h"
 #include "fs/rpc/endpoint.h"
 
 /* ---- budgets ---- */
@@ -41,7 +42,8 @@ static u64 new_bytes(struct endpoint *ep, const struct mapping *m, u64 stride)
 
 /* ---- places ---- */
 
-static bool may_see(struct endpoint *ep, u32 domain, bool *write)
+/* Whether the client may see memory of @domain, and write it. */
+static bool may_see(const struct endpoint *ep, u32 domain, bool *write)
 {
 	for (u32 i = 0; i < ep->nr_rights; i++) {
 		if (ep->rights[i].domain != domain)
@@ -52,29 +54,43 @@ static bool may_see(struct endpoint *ep, u32 domain, bool *write)
 	return false;
 }
 
-/* The client's number of pool file @file; UINT32_MAX: no memory, or not for its eyes. */
-static u32 file_number(struct endpoint *ep, u32 file)
+/* The next number is for pool file @file. */
+static int number_file(struct endpoint *ep, u32 file)
 {
 	u32 domain = pool_file_domain(ep->fs->pool, file);
-	struct seen_file *files;
+	u32 room = max(ep->nr_numbers, 64u);
 	bool write;
+	int err;
 
-	for (u32 i = 0; i < ep->nr_files; i++)
-		if (ep->files[i].file == file && ep->files[i].domain == domain)
-			return i;
 	if (!may_see(ep, domain, &write))
-		return UINT32_MAX;
-	if (ep->nr_files == ep->max_files) {
-		u32 max = ep->max_files ? ep->max_files * 2 : 16;
+		return kvc_err(-EACCES, rpc_foreign_memory);
+	while (room <= file)
+		room *= 2;
+	err = grow_array(&ep->files, &ep->max_files, ep->nr_files + 1ull, sizeof(*ep->files));
+	if (!err && room > ep->nr_numbers) {
+		u32 *numbers = reallocarray(ep->numbers, room, sizeof(*numbers));
 
-		files = reallocarray(ep->files, max, sizeof(*files));
-		if (!files)
-			return UINT32_MAX;
-		ep->files = files;
-		ep->max_files = max;
+		if (!numbers)
+			return -ENOMEM;
+		memset(numbers + ep->nr_numbers, 0, (room - ep->nr_numbers) * sizeof(*numbers));
+		ep->numbers = numbers;
+		ep->nr_numbers = room;
 	}
-	ep->files[ep->nr_files] = (struct seen_file){.file = file, .domain = domain};
-	return ep->nr_files++;
+	if (err)
+		return err;
+	ep->files[ep->nr_files++] = (struct seen_file){.file = file, .domain = domain};
+	ep->numbers[file] = ep->nr_files;
+	return 0;
+}
+
+/* The number by which the client knows pool file @file. Return: 0, -EACCES, -ENOMEM. */
+static int file_number(struct endpoint *ep, u32 file, u32 *nr)
+{
+	int err = file < ep->nr_numbers && ep->numbers[file] ? 0 : number_file(ep, file);
+
+	if (!err)
+		*nr = ep->numbers[file] - 1;
+	return err;
 }
 
 static bool follows(const struct placed *p, u32 i)
@@ -89,17 +105,17 @@ int put_extents(struct endpoint *ep, const struct placed *p, struct kvc_ref *ref
 	u8 *to = ep_ref(ep, ref);
 	struct kvc_extent ext;
 	u32 room = ref->bytes, used = 0;
+	int err;
 
 	if (!to)
 		return kvc_err(-EFAULT, rpc_extents_outside);
 	for (u32 i = 0; i < p->nr; i += ext.nr_blocks) {
-		ext = (struct kvc_extent){.pool = file_number(ep, p->places[i].file),
-					  .nr_blocks = 1,
-					  .off = p->places[i].off};
+		ext = (struct kvc_extent){.nr_blocks = 1, .off = p->places[i].off};
+		err = file_number(ep, p->places[i].file, &ext.pool);
 		while (i + ext.nr_blocks < p->nr && follows(p, i + ext.nr_blocks))
 			ext.nr_blocks++;
-		if (ext.pool == UINT32_MAX)
-			return -ENOMEM;
+		if (err)
+			return err;
 		if (room - used < sizeof(ext))
 			return kvc_err(-E2BIG, rpc_extents_many);
 		memcpy(to + used, &ext, sizeof(ext));
@@ -126,17 +142,6 @@ static int add_fd(struct endpoint *ep, u32 i, u32 *writable, u32 nr)
 	return 0;
 }
 
-/* Pool files of all domains that the client may see get their numbers. */
-static void number_files(struct endpoint *ep)
-{
-	unsigned int nr = pool_nr_files(ep->fs->pool);
-	bool write;
-
-	for (unsigned int i = 0; i < nr; i++)
-		if (may_see(ep, pool_file_domain(ep->fs->pool, i), &write))
-			(void)file_number(ep, i);
-}
-
 int op_rpc_pool(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 {
 	struct kvc_op_pool *p = &cmd->pool;
@@ -145,7 +150,6 @@ int op_rpc_pool(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 
 	if (!ep->nr_slots) /* only a session can be sent descriptors */
 		return -EOPNOTSUPP;
-	number_files(ep);
 	if (first > ep->nr_files)
 		return -EINVAL;
 	while (first + nr < ep->nr_files && nr < 32 && ep->msg->nr_fds < RPC_MAX_FDS && !err) {
