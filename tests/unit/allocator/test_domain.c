@@ -207,6 +207,30 @@ static void an_empty_slab_changes_hands_clean(void **state)
 	pool_fixture_close(&fx);
 }
 
+static void nothing_of_the_old_owner_is_left(void **state)
+{
+	struct block_id ids[MANY], id;
+	struct pool_want want = {.bytes = BYTES, .space = 2, .near = BLOCK_NONE};
+	struct pool_fixture fx;
+	struct pool_place place;
+	char *addr;
+
+	pool_fixture_open_files(&fx, DRAM, 0);
+	own(&fx, 1, 1);
+	own(&fx, 2, 2);
+	fill(&fx, 1, MANY, ids);
+	pool_put(fx.pool, ids, MANY);
+	assert_int_equal(pool_alloc(fx.pool, &want, 1, &id), 0);
+	place = hold(&fx, id);
+	addr = map(&fx, place.file, false);
+	for (u64 i = 0; i < pool_file_bytes(fx.pool); i += 8)
+		assert_int_equal(*(u64 *)(addr + i), 0);
+	unmap(&fx, addr);
+	pool_unhold(fx.pool, &id, 1);
+	pool_put(fx.pool, &id, 1);
+	pool_fixture_close(&fx);
+}
+
 /* The cold blocks of one owner make room for the hot ones of another, and come back. */
 static void cold_blocks_make_room_for_others(void **state)
 {
@@ -300,6 +324,30 @@ static void held_blocks_are_neither_moved_nor_in_the_way(void **state)
 	pool_put(fx.pool, b, MANY);
 	pool_put(fx.pool, plain, MANY);
 	pool_check(fx.pool);
+	pool_fixture_close(&fx);
+}
+
+/* Mappings all over DRAM, and still each owner has something to work with. */
+static void scattered_pins_leave_everybody_a_slab(void **state)
+{
+	struct block_id a[MANY], b[MANY];
+	struct pool_fixture fx;
+
+	pool_fixture_open_files(&fx, DRAM, MIB(128));
+	own(&fx, 1, 1);
+	own(&fx, 2, 2);
+	fill(&fx, 2, 1, b);
+	fill(&fx, 1, MANY, a);
+	for (u32 i = 0; i < MANY; i += 2)
+		hold(&fx, a[i]);
+	assert_int_equal(slabs_of(&fx, 2), 1);
+	fill(&fx, 2, MANY, b);
+	holds(&fx, 2, MANY, b);
+	for (u32 i = 0; i < MANY; i += 2)
+		pool_unhold(fx.pool, &a[i], 1);
+	holds(&fx, 1, MANY, a);
+	pool_check(fx.pool);
+	pool_put(fx.pool, a, MANY);
 	pool_fixture_close(&fx);
 }
 
@@ -533,9 +581,11 @@ int main(void)
 		cmocka_unit_test(owners_never_share_a_slab),
 		cmocka_unit_test(permissions_part_domains),
 		cmocka_unit_test(an_empty_slab_changes_hands_clean),
+		cmocka_unit_test(nothing_of_the_old_owner_is_left),
 		cmocka_unit_test(cold_blocks_make_room_for_others),
 		cmocka_unit_test(scattered_room_is_gathered_for_others),
 		cmocka_unit_test(held_blocks_are_neither_moved_nor_in_the_way),
+		cmocka_unit_test(scattered_pins_leave_everybody_a_slab),
 		cmocka_unit_test(large_blocks_stay_in_one_file),
 		cmocka_unit_test(a_new_owner_gets_his_blocks_elsewhere),
 		cmocka_unit_test(without_a_store_too),
