@@ -306,7 +306,7 @@ int op_rpc_map(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 		op->nr_blocks = op->extents.bytes = 0;
 		return op->first_block > end ? -EINVAL : 0;
 	}
-	m = malloc(sizeof(*m) + nr * sizeof(m->ids[0]));
+	m = kvc_alloc_array(nr + div_round_up(sizeof(*m), sizeof(m->ids[0])), sizeof(m->ids[0]));
 	if (!m)
 		return -ENOMEM;
 	m->first = op->first_block;
