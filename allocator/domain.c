@@ -76,6 +76,7 @@ static void count_bytes(struct pool *pool, u64 off, u64 bytes, bool take)
 	struct domain *d = &pool->domains[pool->slabs[slab_at(pool, off)].domain];
 
 	d->used = take ? d->used + bytes : d->used - bytes;
+	pool->nr_active += take && !d->active;
 	d->active |= take;
 	pool->dram_used_now = take ? pool->dram_used_now + bytes : pool->dram_used_now - bytes;
 	while (bytes) {
@@ -123,58 +124,64 @@ enum taking {
 	TAKE_USED, /* to be emptied */
 };
 
-/** struct window - neighbouring slabs of which some belong to others and the rest is free. */
-struct window {
-	u32 first, nr;
-	u64 used; /* bytes in them */
-};
-
-/* May one of @nr slabs that are taken at once be taken from domain @from? */
-static bool may_lose(const struct pool *pool, u16 from, u32 nr)
-{
-	const struct domain *d = &pool->domains[from];
-
-	return !d->active || d->nr_slabs > nr || pool->nr_slabs < 2 * pool->nr_domains;
-}
-
-static bool can_take(const struct pool *pool, const struct dram_slab *s, enum taking how, u32 nr)
-{
-	const struct domain *d;
-	u64 spare;
-
-	if (s->domain == SLAB_MOVING || s->opening || !may_lose(pool, s->domain, nr))
-		return false;
-	if (!s->used)
-		return how != TAKE_UNTOUCHED || !s->touched;
-	d = &pool->domains[s->domain];
-	spare = d->nr_slabs * pool->slab_bytes;
-	return how == TAKE_USED && spare > d->used && spare - d->used >= pool->slab_bytes;
-}
-
-/* Can @w be had by domain @to? Its cost is set. */
-static bool window_ok(const struct pool *pool, struct window *w, u16 to, enum taking how)
-{
-	bool more = false;
-
-	w->used = 0;
-	for (u32 i = w->first; i < w->first + w->nr; i++) {
-		const struct dram_slab *s = &pool->slabs[i];
-		bool own = s->domain == to;
-
-		if (own ? s->used && how != TAKE_USED : !can_take(pool, s, how, w->nr))
-			return false;
-		more |= !own;
-		w->used += s->used;
-	}
-	return more;
-}
-
 /** struct taker - who wants room, for how much, and how. */
 struct taker {
 	u32 bytes;
 	u16 to;
 	enum taking how;
 };
+
+/** struct window - neighbouring slabs of which some belong to others and the rest is free. */
+struct window {
+	u32 first, nr;
+	u64 used; /* bytes in them */
+};
+
+/*
+ * May domain @to take @nr slabs that have one of domain @from among them? Who had blocks once keeps one,
+ * unless there are not enough for each.
+ */
+static bool may_lose(const struct pool *pool, u16 from, u16 to, u32 nr)
+{
+	const struct domain *d = &pool->domains[from];
+
+	if (!d->active || d->nr_slabs > nr)
+		return true;
+	return !pool->domains[to].nr_slabs && pool->nr_slabs <= pool->nr_active;
+}
+
+/* May slab @s be one of the @nr that @t takes? */
+static bool can_take(const struct pool *pool, const struct dram_slab *s, struct taker t, u32 nr)
+{
+	const struct domain *d;
+	u64 spare;
+
+	if (s->domain == SLAB_MOVING || s->opening || !may_lose(pool, s->domain, t.to, nr))
+		return false;
+	if (!s->used)
+		return t.how != TAKE_UNTOUCHED || !s->touched;
+	d = &pool->domains[s->domain];
+	spare = d->nr_slabs * pool->slab_bytes;
+	return t.how == TAKE_USED && spare > d->used && spare - d->used >= pool->slab_bytes;
+}
+
+/* Can @w be had? Its cost is set. */
+static bool window_ok(const struct pool *pool, struct window *w, struct taker t)
+{
+	bool more = false;
+
+	w->used = 0;
+	for (u32 i = w->first; i < w->first + w->nr; i++) {
+		const struct dram_slab *s = &pool->slabs[i];
+		bool own = s->domain == t.to;
+
+		if (own ? s->used && t.how != TAKE_USED : !can_take(pool, s, t, w->nr))
+			return false;
+		more |= !own;
+		w->used += s->used;
+	}
+	return more;
+}
 
 /** struct tried - windows that could not be had. */
 struct tried {
@@ -204,7 +211,7 @@ static bool window_find(const struct pool *pool, struct taker t, const struct tr
 	for (u32 first = (pool->nr_slabs - nr) / step * step;; first -= step) {
 		struct window w = {.first = first, .nr = nr};
 
-		if (!was_tried(tried, first) && window_ok(pool, &w, t.to, t.how) &&
+		if (!was_tried(tried, first) && window_ok(pool, &w, t) &&
 		    w.used < best->used)
 			*best = w;
 		if (first < step)
@@ -212,31 +219,30 @@ static bool window_find(const struct pool *pool, struct taker t, const struct tr
 	}
 }
 
-static bool window_take(struct pool *pool, const struct window *w, u16 to, enum taking how)
+static bool window_take(struct pool *pool, const struct window *w, struct taker t)
 {
 	bool got = false;
 
 	for (u32 i = w->first; i < w->first + w->nr; i++) {
 		struct dram_slab *s = &pool->slabs[i];
 
-		if (s->domain != to && !s->used && can_take(pool, s, how, 1))
-			got |= slab_give(pool, i, to);
+		if (s->domain != t.to && !s->used && can_take(pool, s, t, 1))
+			got |= slab_give(pool, i, t.to);
 	}
 	return got;
 }
 
 /* Next to what was needed: half of what is lying idle, so that this is not done slab by slab. */
-static void take_idle(struct pool *pool, u16 to, u32 below)
+static void take_idle(struct pool *pool, struct taker t, u32 below)
 {
 	u32 idle = 0;
 
 	for (u32 i = 0; i < pool->nr_slabs; i++)
-		idle += pool->slabs[i].domain != to &&
-			can_take(pool, &pool->slabs[i], TAKE_UNTOUCHED, 1) && !pool->slabs[i].used;
+		idle += pool->slabs[i].domain != t.to && can_take(pool, &pool->slabs[i], t, 1);
 	for (u32 left = idle / 2, i = below; left && i--;) {
 		struct dram_slab *s = &pool->slabs[i];
 
-		if (s->domain != to && can_take(pool, s, TAKE_UNTOUCHED, 1) && slab_give(pool, i, to))
+		if (s->domain != t.to && can_take(pool, s, t, 1) && slab_give(pool, i, t.to))
 			left--;
 	}
 }
@@ -244,14 +250,14 @@ static void take_idle(struct pool *pool, u16 to, u32 below)
 /* Lock held, never dropped. Return: whether @to has more slabs now. */
 static bool take_untouched(struct pool *pool, u16 to, u32 bytes)
 {
+	struct taker t = {bytes, to, TAKE_UNTOUCHED};
 	struct tried none = {.nr = 0};
 	struct window w;
 
-	if (pool->domains[to].nr_slabs == pool->nr_slabs ||
-	    !window_find(pool, (struct taker){bytes, to, TAKE_UNTOUCHED}, &none, &w) ||
-	    !window_take(pool, &w, to, TAKE_UNTOUCHED))
+	if (pool->domains[to].nr_slabs == pool->nr_slabs || !window_find(pool, t, &none, &w) ||
+	    !window_take(pool, &w, t))
 		return false;
-	take_idle(pool, to, w.first);
+	take_idle(pool, t, w.first);
 	return true;
 }
 
@@ -292,12 +298,12 @@ static bool window_empty(struct pool *pool, const struct window *w)
 
 static bool take_used(struct pool *pool, u16 to, u32 bytes)
 {
+	struct taker t = {bytes, to, TAKE_USED};
 	struct tried tried = {.nr = 0};
 	struct window w;
 
-	while (tried.nr < WINDOW_TRIES &&
-	       window_find(pool, (struct taker){bytes, to, TAKE_USED}, &tried, &w)) {
-		if (window_empty(pool, &w) && window_take(pool, &w, to, TAKE_EMPTY))
+	while (tried.nr < WINDOW_TRIES && window_find(pool, t, &tried, &w)) {
+		if (window_empty(pool, &w) && window_take(pool, &w, t))
 			return true;
 		tried.first[tried.nr++] = w.first;
 	}
@@ -306,6 +312,7 @@ static bool take_used(struct pool *pool, u16 to, u32 bytes)
 
 bool domain_takeover(struct pool *pool, u16 to, u32 bytes)
 {
+	struct taker t = {bytes, to, TAKE_EMPTY};
 	struct tried none = {.nr = 0};
 	struct window w;
 	bool got;
@@ -317,8 +324,7 @@ bool domain_takeover(struct pool *pool, u16 to, u32 bytes)
 		return true;
 	}
 	pool->taking_over = true;
-	got = window_find(pool, (struct taker){bytes, to, TAKE_EMPTY}, &none, &w) &&
-	      window_take(pool, &w, to, TAKE_EMPTY);
+	got = window_find(pool, t, &none, &w) && window_take(pool, &w, t);
 	if (!got)
 		got = take_used(pool, to, bytes);
 	pool->taking_over = false;
@@ -478,13 +484,28 @@ static u32 space_index(const struct pool *pool, u32 space)
 	return i;
 }
 
+/* A namespace left @domain: one without any needs no slab kept. */
+static void domain_left(struct pool *pool, u16 domain)
+{
+	struct domain *d = &pool->domains[domain];
+
+	for (u32 i = 0; i < pool->nr_spaces; i++)
+		if (pool->spaces[i].domain == domain)
+			return;
+	pool->nr_active -= d->active;
+	d->active = false;
+}
+
 static int space_set(struct pool *pool, u32 space, u16 domain)
 {
 	u32 i = space_index(pool, space);
 	struct space_domain *spaces;
 
 	if (i < pool->nr_spaces && pool->spaces[i].space == space) {
+		u16 was = pool->spaces[i].domain;
+
 		pool->spaces[i].domain = domain;
+		domain_left(pool, was);
 		return 0;
 	}
 	if (pool->nr_spaces == pool->max_spaces) {
@@ -524,12 +545,15 @@ int pool_set_space_owner(struct pool *pool, u32 space, const struct pool_owner *
 void domain_forget_space(struct pool *pool, u32 space)
 {
 	u32 i = space_index(pool, space);
+	u16 domain;
 
 	if (i == pool->nr_spaces || pool->spaces[i].space != space)
 		return;
+	domain = pool->spaces[i].domain;
 	pool->nr_spaces--;
 	memmove(&pool->spaces[i], &pool->spaces[i + 1],
 		(pool->nr_spaces - i) * sizeof(*pool->spaces));
+	domain_left(pool, domain);
 }
 
 /* ---- checks ---- */

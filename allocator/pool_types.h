@@ -98,7 +98,7 @@ struct pool {
 	struct domain *domains;
 	struct dram_slab *slabs;
 	struct space_domain *spaces;	/* by space */
-	u32 nr_domains, nr_spaces, max_spaces;
+	u32 nr_domains, nr_active, nr_spaces, max_spaces;
 	u32 nr_files;		/* pool file numbers given so far */
 	u64 dram_used_now;	/* bytes of blocks in DRAM */
 	bool taking_over;	/* somebody empties a slab for another domain */
