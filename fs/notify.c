@@ -27,14 +27,14 @@ static struct {
 } notify;
 
 /* One that is queued last grows; appends come one behind the other. Lock held. */
-static bool grow_last(const struct stale *more)
+static bool grow_last(struct stale more)
 {
 	struct stale *last = &notify.queue[(notify.head + notify.nr - 1) % MAX_QUEUED];
 
-	if (!notify.nr || last->ino != more->ino)
+	if (!notify.nr || last->ino != more.ino)
 		return false;
-	last->from = min(last->from, more->from);
-	last->to = max(last->to, more->to);
+	last->from = min(last->from, more.from);
+	last->to = max(last->to, more.to);
 	return true;
 }
 
@@ -54,7 +54,7 @@ void notify_inval_range(u64 ino, u64 off, u64 len)
 		notify.head = (notify.head + 1) % MAX_QUEUED;
 		notify.nr--;
 	}
-	if (!grow_last(&stale)) {
+	if (!grow_last(stale)) {
 		notify.queue[(notify.head + notify.nr++) % MAX_QUEUED] = stale;
 		waitq_wake_all(&notify.wake);
 	}
