@@ -474,8 +474,9 @@ void opts_usage(struct textbuf *tb)
 		"  -o commit=SECONDS    metadata commit interval (1)\n"
 		"  -o hugepages=MODE    auto, tmpfs, hugetlb, off (auto)\n"
 		"  -o numa=NODE         bind the pool (none)\n"
+		"  -o socket=PATH       session socket, or none (SOURCE.socket, else under /run)\n"
 		"  -o allow_other, ro, noatime, ...   as for any FUSE mount\n"
 		"\n"
-		"Sizes take K M G T. Not in this version: hbm, remote, codecs, pinned, socket,\n"
+		"Sizes take K M G T. Not in this version: hbm, remote, codecs, pinned,\n"
 		"several SOURCEs, block devices, --cuse.\n");
 }

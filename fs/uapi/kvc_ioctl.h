@@ -112,6 +112,13 @@ enum {
 	KVC_MAP_WRITE = 2,	/* APPEND's range: open blocks of this handle */
 };
 
+/*
+ * A map pins blocks where they are; each MAP is undone by one UNMAP of the same range (or of 0, KVC_ALL:
+ * all of the handle's), by CLOSE, or the end of the session. Only committed tokens are mapped. The last
+ * block, while not full, is as of the MAP: map it again after a commit. -EAGAIN: pins beyond the budget
+ * (half of DRAM for one client, 80 % for all); -E2BIG: more runs than there is room for; -EACCES: the
+ * client may not read the namespace.
+ */
 struct kvc_op_map {
 	uint64_t first_block;	/* in */
 	uint64_t nr_blocks;	/* in: KVC_ALL: to the end; out: blocks mapped */
@@ -120,6 +127,12 @@ struct kvc_op_map {
 	uint32_t reserved;
 };
 
+/*
+ * One client at a time appends to a sequence (-EBUSY), and needs write permission on the namespace,
+ * whose memory it fills. Until it closes the handle, truncates, matches with KVC_MATCH_ATTACH or dies,
+ * writes to the file by others fail with EBUSY too. Blocks that hold only committed tokens leave the
+ * reservation at the next APPEND; what was reserved and not committed is lost with the handle.
+ */
 struct kvc_op_append {
 	uint32_t tokens;	/* in: room for this many beyond the committed ones; -EBUSY: another client appends */
 	uint32_t flags;		/* 0 */
