@@ -126,12 +126,21 @@ static int open_listener(struct rpc_server *srv)
 
 /* ---- clients ---- */
 
-/* @op: EPOLL_CTL_ADD or _MOD. @ptr: a client; the server itself for the listener. */
-static int arm(struct rpc_server *srv, int op, int fd, void *ptr)
+/* @ptr: a client; the server itself for the listener. From here on it may be another worker's. */
+static int arm(struct rpc_server *srv, int fd, void *ptr)
 {
 	struct epoll_event ev = {.events = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, .data.ptr = ptr};
 
-	return epoll_ctl(srv->epoll, op, fd, &ev) ? -errno : 0;
+	return epoll_ctl(srv->epoll, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
+}
+
+/*
+ * Taken out and put in again, not modified: only the latter is known to thread checkers as what
+ * hands a descriptor over, and the other costs half a microsecond less.
+ */
+static int arm_again(struct rpc_server *srv, int fd, void *ptr)
+{
+	return epoll_ctl(srv->epoll, EPOLL_CTL_DEL, fd, NULL) ? -errno : arm(srv, fd, ptr);
 }
 
 static void client_end(struct rpc_server *srv, struct client *client)
@@ -170,7 +179,7 @@ static void client_begin(struct rpc_server *srv, int fd)
 	list_add_tail(&client->link, &srv->clients.link);
 	srv->nr_clients++;
 	lock_release(&srv->lock);
-	if (full || !welcome(srv, s) || arm(srv, EPOLL_CTL_ADD, fd, client))
+	if (full || !welcome(srv, s) || arm(srv, fd, client))
 		client_end(srv, client);
 }
 
@@ -182,7 +191,7 @@ static void accept_all(struct rpc_server *srv)
 		client_begin(srv, fd);
 	if (errno == EMFILE || errno == ENFILE)
 		log_warn("session socket: no descriptors left for a client");
-	if (arm(srv, EPOLL_CTL_MOD, srv->listener, srv))
+	if (arm_again(srv, srv->listener, srv))
 		log_error("session socket: no new clients any more");
 }
 
@@ -211,7 +220,7 @@ static void work_end(struct rpc_server *srv)
 static void serve(struct rpc_server *srv, struct client *client, void *buf)
 {
 	if (session_serve(client->session, buf) ||
-	    arm(srv, EPOLL_CTL_MOD, session_fd(client->session), client))
+	    arm_again(srv, session_fd(client->session), client))
 		client_end(srv, client);
 }
 
@@ -251,7 +260,7 @@ static int open_epoll(struct rpc_server *srv)
 		return -errno;
 	if (epoll_ctl(srv->epoll, EPOLL_CTL_ADD, srv->stop, &ev))
 		return -errno;
-	return arm(srv, EPOLL_CTL_ADD, srv->listener, srv);
+	return arm(srv, srv->listener, srv);
 }
 
 static int start_workers(struct rpc_server *srv)
