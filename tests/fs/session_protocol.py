@@ -317,12 +317,100 @@ def t_restart(m, mount):
     s.socket.close()
 
 
+class Appender:
+    """Appends tokens of recognisable bytes to one sequence of a namespace whose tokens are opaque."""
+
+    TOKEN = 1024
+
+    def __init__(self, s, path, key):
+        self.s, self.path, self.key = s, path, key
+        self.handle = s.open(path, CREATE | WRITE)
+        assert self.handle > 0, self.handle
+        self.tokens = self.durable = 0
+
+    def token(self, t):
+        return struct.pack('<II', self.key, t) * (self.TOKEN // 8)
+
+    def step(self, rng, pools):
+        n = rng.randrange(1, 40)
+        result, first, _, ext = self.s.append(self.handle, n)
+        if result:
+            assert result in (-errno.EAGAIN, -errno.ENOSPC, -errno.ENOMEM), result
+            return
+        places = [(number, off + i * BT * self.TOKEN) for number, nr, off in ext for i in range(nr)]
+        for t in range(self.tokens, self.tokens + n):
+            number, off = places[t // BT - first]
+            if number not in pools:
+                _, files = self.s.pool(number)
+                pools[number] = mmap.mmap(files[0][0], files[0][2])
+                for fd, _, _ in files:
+                    os.close(fd)
+            at = off + t % BT * self.TOKEN
+            pools[number][at:at + self.TOKEN] = self.token(t)
+        # some are filled, but not committed yet
+        n = rng.randrange(1, n + 1)
+        durable = rng.random() < 0.1
+        ids = range(self.tokens, self.tokens + n)
+        assert self.s.commit(self.handle, self.tokens + n, ids, durable) == 0
+        self.tokens += n
+        if durable:
+            self.durable = self.tokens
+
+    def check(self, m):
+        with open(m + '/' + self.path + '/kv', 'rb') as f:
+            data = f.read()
+        nr = int(os.getxattr(m + '/' + self.path + '/kv', 'user.kvc.tokens'))
+        assert self.durable <= nr <= self.tokens, (self.durable, nr, self.tokens)
+        for t in range(nr):
+            assert data[t * self.TOKEN:(t + 1) * self.TOKEN] == self.token(t), (self.path, t, nr)
+        self.tokens = nr
+
+
+def fill_dram(m, name, size):
+    with open(m + '/' + name, 'wb') as f:
+        for _ in range(size >> 20):
+            f.write(os.urandom(1 << 20))
+    os.unlink(m + '/' + name)
+
+
+def t_appended_bytes(m, mount):
+    """Commits in place under reclaim, commit intervals and a daemon that dies: right bytes, always."""
+    os.mkdir(m + '/op')
+    with open(m + '/op/.geometry', 'w') as f:
+        f.write('layers=1 token_bytes=1024 block_tokens=16 layout=opaque\n')
+    rng = random.Random(int(os.environ.get('KVC_TEST_SEED', '1')))
+    for cycle in range(3):
+        s, pools = Session(socket_of(m)), {}
+        apps = [Appender(s, 'op/c%d.%d' % (cycle, i), cycle << 8 | i) for i in range(6)]
+        for step in range(scale(300)):
+            rng.choice(apps).step(rng, pools)
+            if step % 60 == 59:
+                fill_dram(m, 'bulk', 80 << 20)
+            if step % 25 == 24:
+                rng.choice(apps).check(m)
+            if step % 40 == 39:
+                victim = rng.choice(apps)
+                assert s.close(victim.handle) == 0
+                victim.handle = s.open(victim.path, WRITE)
+        for app in apps:
+            app.check(m)
+        if cycle == 1:
+            s.socket.close()
+            fill_dram(m, 'bulk', 160 << 20)
+            for app in apps:
+                app.check(m)
+        mount.kill9()
+        mount.start()
+        for app in apps:
+            app.check(m)
+
+
 def main():
     tests = [f for name, f in sorted(globals().items()) if name.startswith('t_')]
     wanted = [f for f in tests if not sys.argv[1:] or f.__name__ in sys.argv[1:]]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for test in wanted:
-        store = test is t_restart
+        store = test in (t_restart, t_appended_bytes)
         with Mount(opts='dram=64M' + (',nvme=256M' if store else ''), source='store' if store else 'none',
                    needs_store=store) as mount:
             make_ns(mount.path, 'ns')
