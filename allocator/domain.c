@@ -102,9 +102,11 @@ static bool slab_give(struct pool *pool, u32 slab, u16 to)
 	pool->domains[from].nr_slabs--;
 	s->domain = SLAB_MOVING;
 	if (s->touched) {
+		pool->domains[from].users++;
 		lock_release(&pool->lock);
 		err = tier_renew(pool->tier[IN_DRAM], slab);
 		lock_acquire(&pool->lock);
+		domain_unuse(pool, from);
 	}
 	if (!err) {
 		s->touched = false;
@@ -351,6 +353,19 @@ u16 domain_of_space(const struct pool *pool, u32 space)
 	return 0;
 }
 
+u16 domain_use(struct pool *pool, u32 space)
+{
+	u16 domain = domain_of_space(pool, space);
+
+	pool->domains[domain].users++;
+	return domain;
+}
+
+void domain_unuse(struct pool *pool, u16 domain)
+{
+	pool->domains[domain].users--;
+}
+
 u16 domain_at(const struct pool *pool, u64 off)
 {
 	return pool->slabs[slab_at(pool, off)].domain;
@@ -407,18 +422,52 @@ u32 domain_reclaim_bytes(const struct pool *pool, u16 domain, u32 bytes)
 
 /* ---- domains ---- */
 
-static int domain_new(struct pool *pool, const struct pool_owner *owner)
+static bool has_spaces(const struct pool *pool, u16 domain)
 {
-	struct domain *domains, d = {.owner = *owner};
-	int err;
+	for (u32 i = 0; i < pool->nr_spaces; i++)
+		if (pool->spaces[i].domain == domain)
+			return true;
+	return false;
+}
 
+/* Domains that have neither namespaces nor slabs any more cost nobody anything. */
+static void retire_unused(struct pool *pool)
+{
+	for (u32 i = 1; i < pool->nr_domains; i++) {
+		struct domain *d = &pool->domains[i];
+
+		if (!d->room || d->nr_slabs || d->users || has_spaces(pool, (u16)i))
+			continue;
+		extents_destroy(d->room);
+		*d = (struct domain){.room = NULL};
+	}
+}
+
+/* An unused place in the table, or -errno. */
+static int domain_place(struct pool *pool)
+{
+	struct domain *domains;
+
+	retire_unused(pool);
+	for (u32 i = 1; i < pool->nr_domains; i++)
+		if (!pool->domains[i].room)
+			return (int)i;
 	if (pool->nr_domains == DOMAINS_MAX)
 		return kvc_err(-ENOSPC, domains_many);
 	domains = reallocarray(pool->domains, pool->nr_domains + 1, sizeof(*domains));
 	if (!domains)
 		return -ENOMEM;
 	pool->domains = domains;
-	err = extents_create(&d.room, pool->dram_bytes);
+	domains[pool->nr_domains] = (struct domain){.room = NULL};
+	return (int)pool->nr_domains++;
+}
+
+static int domain_new(struct pool *pool, const struct pool_owner *owner)
+{
+	struct domain d = {.owner = *owner};
+	int place = domain_place(pool);
+	int err = place < 0 ? place : extents_create(&d.room, pool->dram_bytes);
+
 	if (err)
 		return err;
 	extents_set_wall(d.room, pool->slab_bytes);
@@ -428,8 +477,9 @@ static int domain_new(struct pool *pool, const struct pool_owner *owner)
 		extents_destroy(d.room);
 		return err;
 	}
-	domains[pool->nr_domains] = d;
-	return (int)pool->nr_domains++;
+	d.id = ++pool->nr_domain_ids;
+	pool->domains[place] = d;
+	return place;
 }
 
 /* Domain 0 has everything, as if there were no slabs. */
@@ -457,7 +507,7 @@ int domains_create(struct pool *pool)
 void domains_free(struct pool *pool)
 {
 	for (u32 i = 0; i < pool->nr_domains; i++)
-		extents_destroy(pool->domains[i].room);
+		extents_destroy(pool->domains[i].room); /* NULL is ignored */
 	free(pool->domains);
 	free(pool->slabs);
 	free(pool->spaces);
@@ -468,7 +518,8 @@ static int domain_of_owner(struct pool *pool, const struct pool_owner *owner)
 	for (u32 i = 1; i < pool->nr_domains; i++) {
 		const struct pool_owner *o = &pool->domains[i].owner;
 
-		if (o->uid == owner->uid && o->gid == owner->gid && o->mode == owner->mode)
+		if (pool->domains[i].room && o->uid == owner->uid && o->gid == owner->gid &&
+		    o->mode == owner->mode)
 			return (int)i;
 	}
 	return domain_new(pool, owner);
@@ -489,9 +540,8 @@ static void domain_left(struct pool *pool, u16 domain)
 {
 	struct domain *d = &pool->domains[domain];
 
-	for (u32 i = 0; i < pool->nr_spaces; i++)
-		if (pool->spaces[i].domain == domain)
-			return;
+	if (has_spaces(pool, domain))
+		return;
 	pool->nr_active -= d->active;
 	d->active = false;
 }
@@ -574,8 +624,8 @@ void domains_check(struct pool *pool)
 			else
 				others += slab_len(pool, s);
 		}
-		KVC_BUG_ON(have != d->nr_slabs);
-		KVC_BUG_ON(extents_used(d->room) != d->used + others);
+		KVC_BUG_ON(have != d->nr_slabs || (have && !d->room));
+		KVC_BUG_ON(d->room && extents_used(d->room) != d->used + others);
 		used += d->used;
 		nr += have;
 	}

@@ -277,12 +277,14 @@ int pool_alloc(struct pool *pool, const struct pool_want *want, unsigned int nr,
 	struct block_id near = want->near;
 	unsigned int done = 0;
 	u64 deadline = 0;
+	u16 domain;
 	int err = 0;
 
 	lock_assert_none();
 	if (!want->bytes || want->bytes > BLOCK_MAX_BYTES)
 		return kvc_err(-EINVAL, block_size_bad);
 	lock_acquire(&pool->lock);
+	domain = domain_use(pool, want->space);
 	while (done < nr && !err) {
 		u64 near_off = near_offset(pool, near, pool->capacity);
 
@@ -290,9 +292,10 @@ int pool_alloc(struct pool *pool, const struct pool_want *want, unsigned int nr,
 		if (!err)
 			near = ids[done++];
 		else if (err == -EAGAIN)
-			err = capacity_room(pool, domain_of_space(pool, want->space), (u32)stride,
-					    (nr - done) * stride, &deadline);
+			err = capacity_room(pool, domain, (u32)stride, (nr - done) * stride,
+					    &deadline);
 	}
+	domain_unuse(pool, domain);
 	if (err)
 		while (done--)
 			block_unnamed(pool, ids[done].v);

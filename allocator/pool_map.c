@@ -96,7 +96,7 @@ int pool_try_hold(struct pool *pool, const struct block_id *ids, unsigned int nr
 static int move_home(struct pool *pool, u32 id)
 {
 	struct block *b = pool_block(pool, id);
-	u16 domain = domain_of_space(pool, b->space);
+	u16 domain;
 	u64 to;
 	int err;
 
@@ -106,9 +106,11 @@ static int move_home(struct pool *pool, u32 id)
 	if (b->pin)
 		return kvc_err(-EAGAIN, hold_elsewhere);
 	block_io_begin(pool, id);
+	domain = domain_use(pool, b->space);
 	do
 		err = dram_alloc(pool, id, EXTENT_NONE, &to);
 	while (err == -ENOSPC && domain_takeover(pool, domain, block_stride(b)));
+	domain_unuse(pool, domain);
 	if (err) {
 		block_io_end(pool, id);
 		return -ENOMEM;
@@ -277,7 +279,7 @@ u32 pool_file_domain(struct pool *pool, unsigned int file)
 
 	lock_acquire(&pool->lock);
 	s = slab_of_file(pool, file);
-	domain = s ? s->domain : 0;
+	domain = s ? pool->domains[s->domain].id : 0;
 	lock_release(&pool->lock);
 	return domain;
 }
@@ -287,7 +289,7 @@ u32 pool_space_domain(struct pool *pool, u32 space)
 	u32 domain;
 
 	lock_acquire(&pool->lock);
-	domain = domain_of_space(pool, space);
+	domain = pool->domains[domain_of_space(pool, space)].id;
 	lock_release(&pool->lock);
 	return domain;
 }

@@ -58,10 +58,12 @@ struct idvec {
 /** struct domain - a trust domain and its room in DRAM (domain.c). */
 struct domain {
 	struct pool_owner owner; /* of its namespaces; domain 0 has none */
+	u32 id;			/* what callers know it by: never used again, as its place here is */
 	u32 nr_slabs;
+	u32 users;		/* who rely on its place in the table while they drop the lock */
 	u64 used;		/* bytes of its blocks */
 	bool active;		/* had blocks once */
-	struct extents *room;	/* over all of DRAM; the slabs of others are taken. Owned */
+	struct extents *room;	/* over all of DRAM; the slabs of others are taken. Owned; NULL: unused */
 };
 
 struct dram_slab {
@@ -100,6 +102,7 @@ struct pool {
 	struct space_domain *spaces;	/* by space */
 	u32 nr_domains, nr_active, nr_spaces, max_spaces;
 	u32 nr_files;		/* pool file numbers given so far */
+	u32 nr_domain_ids;
 	u64 dram_used_now;	/* bytes of blocks in DRAM */
 	bool taking_over;	/* somebody empties a slab for another domain */
 
@@ -221,6 +224,9 @@ int __must_check domains_create(struct pool *pool);
 void domains_free(struct pool *pool);
 /** domain_of_space() - the domain whose slabs a namespace's blocks belong into. */
 u16 domain_of_space(const struct pool *pool, u32 space);
+/** domain_use() - the same, and it stays that domain's number until domain_unuse(). */
+u16 domain_use(struct pool *pool, u32 space);
+void domain_unuse(struct pool *pool, u16 domain);
 /** domain_at() - the domain that has the slab at @off. */
 u16 domain_at(const struct pool *pool, u64 off);
 void domain_forget_space(struct pool *pool, u32 space);

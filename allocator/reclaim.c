@@ -332,14 +332,12 @@ int dram_room_easy(struct pool *pool, u32 id)
 	return dram_room_nowait(pool, id, EXTENT_NONE);
 }
 
-int dram_room(struct pool *pool, u32 id, u64 near)
+/* dram_room() once there is none: make some. */
+static int make_room(struct pool *pool, u32 id, u64 near, u16 domain)
 {
-	u16 domain = domain_of_space(pool, pool_block(pool, id)->space);
 	u64 stride = block_stride(pool_block(pool, id));
 	u64 deadline = 0;
 
-	if (pool->dram_used_now + stride > pool->high_bytes + THROTTLE_BYTES)
-		reclaim_dram(pool, stride);
 	while (dram_room_nowait(pool, id, near)) {
 		if (compact_dram(pool, domain, (u32)stride) && !dram_room_nowait(pool, id, near))
 			return 0;
@@ -354,6 +352,20 @@ int dram_room(struct pool *pool, u32 id, u64 near)
 		waitq_wait_ms(&pool->room_freed, &pool->lock, 20);
 	}
 	return 0;
+}
+
+int dram_room(struct pool *pool, u32 id, u64 near)
+{
+	u64 stride = block_stride(pool_block(pool, id));
+	u16 domain;
+	int err;
+
+	if (pool->dram_used_now + stride > pool->high_bytes + THROTTLE_BYTES)
+		reclaim_dram(pool, stride);
+	domain = domain_use(pool, pool_block(pool, id)->space);
+	err = make_room(pool, id, near, domain);
+	domain_unuse(pool, domain);
+	return err;
 }
 
 /* ---- capacity ---- */

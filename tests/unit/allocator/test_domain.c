@@ -573,6 +573,28 @@ static void too_many_owners_are_told(void **state)
 	pool_fixture_close(&fx);
 }
 
+/* A namespace whose permissions change again and again takes nothing from others. */
+static void owners_that_are_gone_do_not_count(void **state)
+{
+	struct pool_fixture fx;
+	struct block_id id;
+	u32 before = 0;
+
+	pool_fixture_open(&fx, DRAM, 0);
+	for (u32 i = 0; i < 3000; i++) {
+		struct pool_owner owner = {1, 1, i};
+
+		assert_int_equal(pool_set_space_owner(fx.pool, 1, &owner), 0);
+		assert_int_not_equal(pool_space_domain(fx.pool, 1), before);
+		before = pool_space_domain(fx.pool, 1);
+	}
+	own(&fx, 2, 2);
+	assert_int_equal(pool_fixture_block(&fx, BYTES, 2, 1, &id), 0);
+	pool_check(fx.pool);
+	pool_put(fx.pool, &id, 1);
+	pool_fixture_close(&fx);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -594,6 +616,7 @@ int main(void)
 		cmocka_unit_test(nor_does_it_harm_the_copy_below),
 		cmocka_unit_test(what_is_filled_in_place_is_sealed_as_it_is_then),
 		cmocka_unit_test(too_many_owners_are_told),
+		cmocka_unit_test(owners_that_are_gone_do_not_count),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
