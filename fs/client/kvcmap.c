@@ -15,7 +15,9 @@
  *
  * One lock guards everything. A thread inside is marked, so that what the library itself maps, also
  * from an allocator that it calls, goes straight to the kernel. After fork() the child keeps its
- * parent's mappings and the socket that pins them, and starts with no session of its own.
+ * parent's mappings and the socket that pins them, and starts with no session of its own. What the
+ * parent unmaps is not pinned any more, though: the child may go on to read it, and might see blocks
+ * that lie there later.
  */
 #undef _FILE_OFFSET_BITS /* it would make mmap() another name of mmap64(): both are defined here */
 #include <errno.h>
@@ -56,7 +58,7 @@ struct piece {
 
 /** struct want - arguments of a mmap(). */
 struct want {
-	size_t bytes; /* a multiple of pages */
+	size_t bytes;
 	int flags, fd;
 	off_t off;
 };
@@ -67,9 +69,10 @@ static struct piece *pieces;
 static atomic_uint nr_pieces; /* looked at without the lock: no pieces, nothing to do */
 static __thread bool inside __attribute__((tls_model("initial-exec")));
 
-static void *kernel_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off)
+/* Past this library. */
+static void *kernel_mmap(void *addr, int prot, const struct want *want)
 {
-	return (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, off);
+	return (void *)syscall(SYS_mmap, addr, want->bytes, prot, want->flags, want->fd, want->off);
 }
 
 static int kernel_munmap(void *addr, size_t len)
@@ -221,10 +224,13 @@ static int map_runs(u8 *at, const struct view *view, u64 skip, u64 bytes, int fl
 		const struct run *run = &view->runs.run[i];
 		u64 nr = skip < run->bytes ? min(run->bytes - skip, bytes) : 0;
 
-		if (nr && kernel_mmap(at, nr, PROT_READ, flags | MAP_FIXED,
-				      pool_ro_fd(view->conn, run->pool),
-				      (off_t)(run->off + skip)) == MAP_FAILED)
-			return -errno;
+		struct want part = {nr, flags | MAP_FIXED, -1, (off_t)(run->off + skip)};
+
+		if (nr) {
+			part.fd = pool_ro_fd(view->conn, run->pool);
+			if (kernel_mmap(at, PROT_READ, &part) == MAP_FAILED)
+				return -errno;
+		}
 		skip -= min(skip, run->bytes);
 		bytes -= nr;
 		at += nr;
@@ -235,7 +241,9 @@ static int map_runs(u8 *at, const struct view *view, u64 skip, u64 bytes, int fl
 static int fill(struct shown *shown, const struct want *want, u64 skip)
 {
 	struct view *view = shown->view;
-	u64 covered = min(view->runs.bytes - skip, (u64)want->bytes), rest = want->bytes - covered;
+	u64 covered = min(view->runs.bytes - skip, (u64)want->bytes);
+	struct want rest = {want->bytes - covered, want->flags | MAP_FIXED, want->fd,
+			    want->off + (off_t)covered};
 	int err = pools_fetch(view->conn, &view->runs, false);
 
 	if (!err)
@@ -243,9 +251,7 @@ static int fill(struct shown *shown, const struct want *want, u64 skip)
 	if (!shown->addr)
 		return err ? err : -ENOMEM;
 	err = map_runs(shown->addr, view, skip, covered, want->flags);
-	if (!err && rest &&
-	    kernel_mmap(shown->addr + covered, rest, PROT_READ, want->flags | MAP_FIXED, want->fd,
-			want->off + (off_t)covered) == MAP_FAILED)
+	if (!err && rest.bytes && kernel_mmap(shown->addr + covered, PROT_READ, &rest) == MAP_FAILED)
 		err = -errno;
 	if (err)
 		kernel_munmap(shown->addr, want->bytes);
@@ -310,7 +316,7 @@ void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off)
 		errno = saved;
 	}
 	if (at == MAP_FAILED)
-		at = kernel_mmap(addr, len, prot, flags, fd, off);
+		at = (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, off);
 	if (flags & MAP_FIXED && at != MAP_FAILED && !inside && atomic_load(&nr_pieces)) {
 		enter();
 		forget(at, (u8 *)at + want.bytes);
@@ -354,7 +360,7 @@ static void *grow(const struct piece *p, u8 *old, size_t old_len, size_t new_len
 	}
 	at = show(&want, &st);
 	if (at == MAP_FAILED)
-		at = kernel_mmap(NULL, new_len, PROT_READ, want.flags, fd, want.off);
+		at = kernel_mmap(NULL, PROT_READ, &want);
 	close(fd);
 	if (at != MAP_FAILED && !kernel_munmap(old, old_len))
 		forget(old, old + old_len);
