@@ -6,7 +6,6 @@
 #include "allocator/base/err.h"
 #include "allocator/media.h"
 #include "fs/control.h"
-#include "fs/rpc/server.h"
 #include "fs/store.h"
 
 void text_version(struct fs *fs, const struct cred *cred, struct textbuf *tb)
@@ -167,17 +166,6 @@ static void text_policy(const struct fs_opts *o, struct textbuf *tb)
 		textbuf_printf(tb, "write.nvme=%s\n", o->write_through ? "through" : "back");
 }
 
-/* Clients read the rest of the line: nothing in it is escaped. */
-static void text_socket(const struct fs_opts *o, struct textbuf *tb)
-{
-	char path[128];
-
-	if (rpc_socket_path(o, path, sizeof(path)))
-		textbuf_printf(tb, "socket=none\n");
-	else
-		textbuf_printf(tb, "socket=%s\n", path);
-}
-
 void text_config(struct fs *fs, const struct cred *cred, struct textbuf *tb)
 {
 	const struct fs_opts *o = fs->opts;
@@ -198,7 +186,8 @@ void text_config(struct fs *fs, const struct cred *cred, struct textbuf *tb)
 	textbuf_printf(tb, "high=%u\nlow=%u\nevict=lru\ncommit=%u\n", o->high_pct, o->low_pct,
 		       o->commit_seconds);
 	fs_unlock(fs);
-	text_socket(o, tb);
+	/* clients take the rest of the line as it is */
+	textbuf_printf(tb, "socket=%s\n", o->socket ? o->socket : "none");
 	textbuf_printf(tb, "hugepages=%s\n", o->hugepages);
 	if (o->numa_node < 0)
 		textbuf_printf(tb, "numa=none\n");

@@ -16,6 +16,7 @@
 #include "allocator/base/log.h"
 #include "allocator/base/textbuf.h"
 #include "fs/persist.h"
+#include "fs/rpc/rpc.h"
 #include "fs/rpc/server.h"
 #include "fs/session.h"
 #include "fs/store.h"
@@ -175,12 +176,15 @@ static int flush_all(struct daemon *d)
 static int start_server(struct daemon *d)
 {
 	struct textbuf why = TEXTBUF_INIT;
+	bool wanted = d->opts.socket;
 	int err = rpc_server_start(&d->server, &d->fs, &why);
 
 	if (err)
 		log_warn("%s: no sessions", why.text ? why.text : strerror(-err));
+	if (d->server && !wanted)
+		d->opts.socket = strdup(rpc_server_path(d->server));
 	textbuf_free(&why);
-	return d->opts.socket ? err : 0;
+	return wanted ? err : 0;
 }
 
 static int serve(struct daemon *d)
@@ -202,6 +206,7 @@ static int serve(struct daemon *d)
 	}
 	rpc_server_stop(d->server);
 	session_end(&d->fs);
+	endpoints_end(&d->fs);
 	ticker_stop(d->ticker);
 	end = flush_all(d);
 	return err ? err : end;

@@ -8,6 +8,8 @@
 #include "fs/kvdir.h"
 #include "fs/rpc/endpoint.h"
 
+#define SCRATCH_KEPT MIB(1) /* what an idle client costs at most */
+
 struct endpoint *endpoint_new(struct fs *fs, const struct cred *cred, pid_t pid)
 {
 	struct endpoint *ep = calloc(1, sizeof(*ep));
@@ -41,6 +43,13 @@ void endpoint_free(struct endpoint *ep)
 	free(ep->rights);
 	free(ep->scratch);
 	free(ep);
+}
+
+/* A mount that was taken away lazily sends no release for files that are still open. */
+void endpoints_end(struct fs *fs)
+{
+	while (!list_empty(&fs->endpoints))
+		endpoint_free(list_first_entry(&fs->endpoints, struct endpoint, link));
 }
 
 void endpoint_set_cred(struct endpoint *ep, const struct cred *cred)
@@ -81,6 +90,15 @@ int endpoint_set_own(struct endpoint *ep, struct fseq *fseq, bool writable)
 	}
 	fs_unlock(ep->fs);
 	return err || ep->own ? err : -ENOMEM;
+}
+
+void ep_trim(struct endpoint *ep)
+{
+	if (ep->scratch_bytes <= SCRATCH_KEPT)
+		return;
+	free(ep->scratch);
+	ep->scratch = NULL;
+	ep->scratch_bytes = 0;
 }
 
 void *ep_ref(struct endpoint *ep, const struct kvc_ref *ref)

@@ -87,6 +87,8 @@ struct endpoint {
 /* ---- endpoint.c ---- */
 /** ep_copy_in() - a private copy of @ref, NUL-terminated; until the next call. -EFAULT, -ENOMEM. */
 int __must_check ep_copy_in(struct endpoint *ep, const struct kvc_ref *ref, const void **out);
+/** ep_trim() - give back memory that one large request took. */
+void ep_trim(struct endpoint *ep);
 /** ep_ref() - address of @ref in the arena, for writing. NULL: not within it. */
 void *ep_ref(struct endpoint *ep, const struct kvc_ref *ref);
 /** ep_changed() - bytes [@from, @to) of the handle's kv, or just ids and T, changed. */

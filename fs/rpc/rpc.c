@@ -83,5 +83,6 @@ void rpc_run(struct endpoint *ep, struct rpc_msg *msg)
 		stopped |= cmds[i].result && msg->head->flags & KVC_BATCH_STOP;
 	}
 	ep_settle(ep);
+	ep_trim(ep);
 	ep->msg = NULL;
 }

@@ -35,6 +35,7 @@
 struct rpc_server {
 	struct fs *fs;
 	int listener, epoll, stop; /* owned */
+	bool bound;		   /* the path is ours to remove */
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	struct lock lock; /* LOCK_LEAF: all that follows */
 	pthread_t workers[MAX_WORKERS];
@@ -49,21 +50,40 @@ struct rpc_server {
 
 /* ---- where it is ---- */
 
-int rpc_socket_path(const struct fs_opts *opts, char *path, size_t bytes)
+/* Where to look for it when nobody said: a store's lies beside it. Return: 0, -ENAMETOOLONG, -errno. */
+static int default_path(const struct fs_opts *opts, char *path, size_t bytes)
 {
+	const char *own = geteuid() ? getenv("XDG_RUNTIME_DIR") : NULL;
+	char *real = NULL;
 	int n;
 
-	if (opts->socket && !strcmp(opts->socket, "none"))
-		return -ENOENT;
-	if (opts->socket)
-		n = snprintf(path, bytes, "%s", opts->socket);
-	else if (opts->source)
-		n = snprintf(path, bytes, "%s.socket", opts->source);
-	else
-		n = snprintf(path, bytes, "/run/kvcachefs/%016llx.socket",
+	if (opts->source) {
+		real = realpath(opts->source, NULL);
+		if (!real)
+			return -errno;
+		n = snprintf(path, bytes, "%s.socket", real);
+		free(real);
+	} else {
+		n = snprintf(path, bytes, "%s/%016llx.socket", own ? own : "/run/kvcachefs",
 			     (unsigned long long)hash_bytes(opts->mountpoint,
 							    strlen(opts->mountpoint)));
+	}
 	return n < (int)bytes ? 0 : -ENAMETOOLONG;
+}
+
+static int find_path(struct rpc_server *srv)
+{
+	const struct fs_opts *opts = srv->fs->opts;
+	int err = 0;
+
+	if (!opts->socket)
+		err = default_path(opts, srv->path, sizeof(srv->path));
+	else if (snprintf(srv->path, sizeof(srv->path), "%s", opts->socket) >=
+		 (int)sizeof(srv->path))
+		err = -ENAMETOOLONG;
+	if (err)
+		srv->path[0] = '\0';
+	return err;
 }
 
 /* Without allow_other the mount is its owner's alone; so is the socket then. */
@@ -117,10 +137,9 @@ static int open_listener(struct rpc_server *srv)
 	if (srv->listener < 0)
 		return -errno;
 	err = bind_path(srv);
-	if (err) {
-		srv->path[0] = '\0';
+	srv->bound = !err;
+	if (err)
 		return err;
-	}
 	return listen(srv->listener, 128) ? -errno : 0;
 }
 
@@ -298,7 +317,7 @@ void rpc_server_stop(struct rpc_server *srv)
 		pthread_join(srv->workers[i], NULL);
 	while (!list_empty(&srv->clients.link))
 		client_end(srv, list_first_entry(&srv->clients.link, struct client, link));
-	if (srv->path[0])
+	if (srv->bound)
 		unlink(srv->path);
 	close_fd(srv->listener);
 	close_fd(srv->epoll);
@@ -307,33 +326,35 @@ void rpc_server_stop(struct rpc_server *srv)
 	free(srv);
 }
 
+const char *rpc_server_path(const struct rpc_server *srv)
+{
+	return srv->path;
+}
+
 int rpc_server_start(struct rpc_server **server, struct fs *fs, struct textbuf *why)
 {
-	struct rpc_server *srv = calloc(1, sizeof(*srv));
+	struct rpc_server *srv;
 	int err;
 
 	*server = NULL;
+	if (fs->opts->socket && !strcmp(fs->opts->socket, "none"))
+		return 0;
+	srv = calloc(1, sizeof(*srv));
 	if (!srv)
 		return -ENOMEM;
 	srv->fs = fs;
 	srv->listener = srv->epoll = srv->stop = -1;
 	list_init(&srv->clients.link);
 	lock_init(&srv->lock, LOCK_LEAF);
-	err = rpc_socket_path(fs->opts, srv->path, sizeof(srv->path));
-	if (err == -ENOENT) {
-		rpc_server_stop(srv);
-		return 0;
-	}
+	err = find_path(srv);
 	if (!err)
 		err = open_listener(srv);
-	else
-		srv->path[0] = '\0';
 	if (!err)
 		err = open_epoll(srv);
 	if (!err)
 		err = start_workers(srv);
 	if (err) {
-		textbuf_printf(why, "session socket: %s", strerror(-err));
+		textbuf_printf(why, "session socket %s: %s", srv->path, strerror(-err));
 		rpc_server_stop(srv);
 		return err;
 	}

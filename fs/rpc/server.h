@@ -6,21 +6,16 @@
 #include "allocator/base/compiler.h"
 
 struct fs;
-struct fs_opts;
 struct rpc_server;
 struct textbuf;
-
-/**
- * rpc_socket_path() - where the socket of a mount with these options is, in @path of @bytes.
- * Return: 0, -ENOENT (socket=none), -ENAMETOOLONG.
- */
-int __must_check rpc_socket_path(const struct fs_opts *opts, char *path, size_t bytes);
 
 /**
  * rpc_server_start() - listen and serve. @why: one clear line on failure.
  * Return: 0 (with *server NULL when there is to be no socket), -errno.
  */
 int __must_check rpc_server_start(struct rpc_server **server, struct fs *fs, struct textbuf *why);
+/** rpc_server_path() - the socket's, absolute. */
+const char *rpc_server_path(const struct rpc_server *server);
 /** rpc_server_stop() - end all sessions, remove the socket. NULL is fine. May block. */
 void rpc_server_stop(struct rpc_server *server);
 
