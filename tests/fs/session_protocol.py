@@ -298,6 +298,24 @@ def t_ioctl(m):
     alone(m)
 
 
+def t_lazy_unmount(m, mount):
+    """The daemon ends cleanly though files with requests behind them are never released."""
+    fd = os.open(m, os.O_RDONLY)
+    r = Ioctl(fd)
+    h = r.open('ns/b', CREATE | WRITE)
+    assert r.append(h, 40)[0] == 0
+    assert r.commit(h, 33, range(33)) == 0
+    s = Session(socket_of(m))
+    s.append(s.open('ns/c', CREATE | WRITE), 10)
+    os.kill(mount.pid, signal.SIGTERM)
+    wait_for(lambda: not mount.alive(), 30, 'the daemon ends')
+    assert not mount.proc or mount.proc.returncode == 0, mount.proc.returncode
+    os.close(fd)
+    mount.start()
+    assert os.getxattr(m + '/ns/b/kv', 'user.kvc.tokens') == b'33'
+    s.socket.close()
+
+
 def t_restart(m, mount):
     write_seq(m, 'ns/a', 4)
     s = Session(socket_of(m))
@@ -420,7 +438,7 @@ def main():
     wanted = [f for f in tests if not sys.argv[1:] or f.__name__ in sys.argv[1:]]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for test in wanted:
-        store = test in (t_restart, t_appended_bytes)
+        store = test in (t_restart, t_appended_bytes, t_lazy_unmount)
         with Mount(opts='dram=64M' + (',nvme=256M' if store else ''), source='store' if store else 'none',
                    needs_store=store) as mount:
             make_ns(mount.path, 'ns')
