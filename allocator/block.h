@@ -62,12 +62,14 @@ enum block_flags {
 	BLOCK_LOSSY = 1 << 9,	   /* its bytes went through a lossy codec */
 	BLOCK_KV = 1 << 10,	   /* a sequence's, not a plain file's */
 	BLOCK_FLUSHING = 1 << 11,  /* its NVMe copy was there when the tick's flush began */
+	BLOCK_FILLING = 1 << 12,   /* open, held, and a client writes to it: never written back */
 };
 
 /** struct block - all fields protected by the pool's lock, but where said. 120 bytes. */
 struct block {
 	u32 ref;	/* names */
 	u32 pin;	/* who depends on its place; I/O has BLOCK_IO instead */
+	u32 held;	/* of these, clients' mappings: they last, and no write waits for them */
 	u32 gen;	/* bumped when the id is freed; set once before publish */
 	u32 flags;	/* enum block_flags */
 	u32 bytes;	/* payload, set once before publish; in memory and on media rounded up to 4096 */

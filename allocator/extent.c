@@ -119,7 +119,8 @@ static int run_alloc(struct extents *ex, const struct extent_want *want, u32 own
 	u32 page = EXTENT_NO_PAGE, nr = extent_pages_of(want->bytes);
 	u64 near = want->near >> EXTENT_PAGE_SHIFT;
 
-	if (near < ex->nr_pages && extent_pages_are_free(ex, (u32)near, nr))
+	if (near < ex->nr_pages && extent_fit(ex, (u32)near, nr, 1) == near &&
+	    extent_pages_are_free(ex, (u32)near, nr))
 		page = (u32)near;
 	if (page == EXTENT_NO_PAGE)
 		page = extent_pages_pick(ex, nr, 1, want);
@@ -320,6 +321,20 @@ void extents_set_owner(struct extents *ex, u64 off, u32 bytes, u32 owner)
 	KVC_BUG_ON(desc->kind != PAGE_RUN || desc->run.bytes != bytes);
 	desc->run.owner = owner;
 	lock_release(&ex->lock);
+}
+
+void extents_set_wall(struct extents *ex, u64 bytes)
+{
+	KVC_BUG_ON(bytes & (bytes - 1));
+	ex->wall = (u32)(bytes >> EXTENT_PAGE_SHIFT);
+}
+
+u64 extents_shape(u32 bytes, u64 *align)
+{
+	int order = extent_slab_order(bytes);
+
+	*align = (u64)KVC_HUGE_SIZE << max(order, 0);
+	return order < 0 ? round_up_pow2(bytes, KVC_HUGE_SIZE) : *align;
 }
 
 u64 extents_slot_bytes(u32 bytes)

@@ -116,6 +116,21 @@ int __must_check extents_find_victims(struct extents *ex, u32 bytes,
 int __must_check extents_alloc_outside(struct extents *ex, u32 bytes, u32 owner,
 				       const struct extent_run *run, u64 *off);
 
+/**
+ * extents_set_wall() - from now on no extent crosses a multiple of @bytes, a power of two, unless it
+ * is larger, or its slab is. Before the first allocation.
+ */
+void extents_set_wall(struct extents *ex, u64 bytes);
+
+/** extents_shape() - bytes of the page run that an extent of @bytes needs to begin; @align: its. */
+u64 extents_shape(u32 bytes, u64 *align);
+
+/**
+ * extents_list() - the extents that lie in @victims->run, whole or in part, into @victims->refs;
+ * @movable is asked for each. Return: their number, -EBUSY (one cannot move), -E2BIG (more than max).
+ */
+int __must_check extents_list(struct extents *ex, struct extent_victims *victims);
+
 /** extents_slot_bytes() - bytes that an extent of @bytes really takes, its share of waste included. */
 u64 extents_slot_bytes(u32 bytes);
 

@@ -120,7 +120,7 @@ static u32 find_pages(struct extents *ex, u32 page, u32 end, u32 nr, u32 align)
 		u32 used;
 
 		page = extent_next_bit(ex->free_map, end, page, 0);
-		page = (page + align - 1) & ~(align - 1);
+		page = extent_fit(ex, page, nr, align);
 		if (page + nr > end)
 			break;
 		used = extent_next_bit(ex->free_map, page + nr, page, ~0ull);

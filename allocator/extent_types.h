@@ -106,6 +106,7 @@ struct extents {
 	u32 low_free;			     /* no page below is free */
 	u32 free_head[EXTENT_MAX_ORDER + 1]; /* page numbers */
 	u64 *free_map;			     /* a bit per page, set: free */
+	u32 wall;			     /* pages; 0: none. Set once before use */
 	struct extent_page *chunk[EXTENT_CHUNKS]; /* an entry is set once, before its pages are used */
 	struct extent_class *_Atomic cls[EXTENT_CLASSES]; /* by bytes / EXTENT_UNIT; set once */
 	struct extent_cell *cell;			  /* nr_cells, a power of two; set once */
@@ -152,6 +153,17 @@ static inline u32 extent_next_bit(const u64 *map, u32 end, u32 from, u64 flip)
 static inline bool extent_avoids(const struct extent_want *want, u32 page, u32 nr)
 {
 	return page >= want->avoid_end || page + nr <= want->avoid_page;
+}
+
+/** extent_fit() - first page from @page on where a run of @nr pages may begin. */
+static inline u32 extent_fit(const struct extents *ex, u32 page, u32 nr, u32 align)
+{
+	u32 wall = ex->wall;
+
+	page = (page + align - 1) & ~(align - 1);
+	if (wall && nr <= wall && (page & (wall - 1)) + nr > wall)
+		page = (page | (wall - 1)) + 1; /* aligned: @align is at most the power of two in @nr */
+	return page;
 }
 
 static inline u32 extent_slot_of(const struct extent_class *cls, u64 rel_bytes)

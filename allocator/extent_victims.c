@@ -97,7 +97,7 @@ static bool item_movable(struct sweep *s, u32 page)
 
 static bool fits(const struct sweep *s, u32 lo)
 {
-	return ((lo + s->align - 1) & ~(s->align - 1)) + s->nr <= s->hi;
+	return extent_fit(s->ex, lo, s->nr, s->align) + s->nr <= s->hi;
 }
 
 /* False when something in the window must stay; the window then begins behind it. */
@@ -172,9 +172,10 @@ static void trim(struct sweep *s)
 
 	if (kind == PAGE_FREE_HEAD) {
 		start = (s->best_hi - s->nr) & ~(s->align - 1);
-		s->best_lo = max(s->best_lo, start);
+		if (extent_fit(s->ex, start, s->nr, s->align) == start)
+			s->best_lo = max(s->best_lo, start);
 	}
-	start = (s->best_lo + s->align - 1) & ~(s->align - 1);
+	start = extent_fit(s->ex, s->best_lo, s->nr, s->align);
 	if (extent_page(s->ex, start + s->nr - 1)->kind <= PAGE_FREE_HEAD)
 		s->best_hi = min(s->best_hi, start + s->nr);
 }
@@ -219,6 +220,29 @@ static int gather(struct sweep *s, struct extent_victims *victims)
 	victims->run.off = (u64)s->best_lo << EXTENT_PAGE_SHIFT;
 	victims->run.bytes = (u64)(s->best_hi - s->best_lo) << EXTENT_PAGE_SHIFT;
 	return g.nr > victims->max ? kvc_err(-E2BIG, extent_victims_many) : (int)g.nr;
+}
+
+int extents_list(struct extents *ex, struct extent_victims *victims)
+{
+	u64 end = victims->run.off + victims->run.bytes;
+	struct extent_run run = victims->run;
+	struct sweep s = {.ex = ex, .victims = victims};
+	int nr = -EBUSY;
+	u32 page;
+
+	s.best_lo = (u32)(victims->run.off >> EXTENT_PAGE_SHIFT);
+	s.best_hi = (u32)(end >> EXTENT_PAGE_SHIFT);
+	lock_acquire(&ex->lock);
+	extent_cache_flush(ex);
+	ex->search++;
+	for (page = item_start(ex, s.best_lo); page < s.best_hi; page = item_end(ex, page))
+		if (!item_movable(&s, page))
+			break;
+	if (page >= s.best_hi)
+		nr = gather(&s, victims);
+	lock_release(&ex->lock);
+	victims->run = run;
+	return nr;
 }
 
 static bool has_room(struct extents *ex, u32 bytes, u32 nr, u32 align)

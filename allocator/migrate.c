@@ -297,7 +297,7 @@ void migrate_shift(struct pool *pool, u32 id, u64 to)
 	memcpy(pool->dram_base + to, from, block_stride(b));
 	lock_acquire(&pool->lock);
 	b->ext[IN_DRAM] = to;
-	extents_free(pool->room[IN_DRAM], old, block_stride(b));
+	dram_free(pool, old, block_stride(b));
 	block_io_end(pool, id);
 }
 
@@ -330,7 +330,8 @@ static unsigned int collect_out(struct pool *pool, struct collect *c, u32 *batch
 			c->busy = min(c->busy, c->next);
 		} else if ((b->flags & (BLOCK_BAD | BLOCK_NVME_VALID)) == BLOCK_BAD) {
 			c->bad = true;
-		} else if (b->flags & BLOCK_DRAM_VALID && !(b->flags & BLOCK_NVME_VALID)) {
+		} else if (b->flags & BLOCK_DRAM_VALID &&
+			   !(b->flags & (BLOCK_NVME_VALID | BLOCK_FILLING))) {
 			block_io_begin(pool, id);
 			batch[n++] = id;
 			bytes += block_stride(b);

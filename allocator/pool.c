@@ -103,8 +103,10 @@ void block_release_ext(struct pool *pool, u32 id, enum block_tier tier)
 	if (tier == IN_NVME && b->flags & BLOCK_RECORDED) {
 		limbo_add(pool, id, b->ext[tier], block_stride(b));
 		b->flags &= ~BLOCK_RECORDED;
+	} else if (tier == IN_NVME) {
+		extents_free(pool->nvme_room, b->ext[tier], block_stride(b));
 	} else {
-		extents_free(pool->room[tier], b->ext[tier], block_stride(b));
+		dram_free(pool, b->ext[tier], block_stride(b));
 	}
 	b->ext[tier] = EXTENT_NONE;
 	b->flags &= tier == IN_DRAM ? ~BLOCK_DRAM_VALID : ~(BLOCK_NVME_VALID | BLOCK_FLUSHING);
@@ -171,6 +173,14 @@ static void block_set_class(struct pool *pool, struct block *b, enum block_class
 		pool->kept_bytes_now += block_stride(b);
 }
 
+/* Room in the capacity tier. */
+static int reserve(struct pool *pool, u32 id, u64 near, u64 *off)
+{
+	if (pool->capacity == IN_DRAM)
+		return dram_alloc(pool, id, near, off);
+	return extents_alloc(pool->nvme_room, block_stride(pool_block(pool, id)), near, id, off);
+}
+
 int block_named(struct pool *pool, u32 id)
 {
 	struct block *b = pool_block(pool, id);
@@ -181,7 +191,7 @@ int block_named(struct pool *pool, u32 id)
 	if (b->ext[t] == EXTENT_NONE) {
 		u64 off;
 
-		if (extents_alloc(pool->room[t], block_stride(b), EXTENT_NONE, id, &off)) {
+		if (reserve(pool, id, EXTENT_NONE, &off)) {
 			b->ref--;
 			return -ENOSPC;
 		}
@@ -244,16 +254,13 @@ void pool_put(struct pool *pool, const struct block_id *ids, unsigned int nr)
 static int alloc_one(struct pool *pool, const struct pool_want *want, u64 near, u32 *id)
 {
 	enum block_tier t = pool->capacity;
-	struct block *b;
 	u64 off;
 	int err;
 
 	*id = block_new(pool, want->bytes, want->space);
 	if (*id == UINT32_MAX)
 		return -ENOMEM;
-	b = pool_block(pool, *id);
-	err = fault_point(FAULT_SPACE) ? -ENOSPC
-				       : extents_alloc(pool->room[t], block_stride(b), near, *id, &off);
+	err = fault_point(FAULT_SPACE) ? -ENOSPC : reserve(pool, *id, near, &off);
 	if (err) {
 		block_maybe_free(pool, *id);
 		return err == -ENOSPC ? -EAGAIN : err;
@@ -282,12 +289,14 @@ int pool_alloc(struct pool *pool, const struct pool_want *want, unsigned int nr,
 	struct block_id near = want->near;
 	unsigned int done = 0;
 	u64 deadline = 0;
+	u16 domain;
 	int err = 0;
 
 	lock_assert_none();
 	if (!want->bytes || want->bytes > BLOCK_MAX_BYTES)
 		return kvc_err(-EINVAL, block_size_bad);
 	lock_acquire(&pool->lock);
+	domain = domain_use(pool, want->space);
 	while (done < nr && !err) {
 		u64 near_off = near_offset(pool, near, pool->capacity);
 
@@ -295,8 +304,10 @@ int pool_alloc(struct pool *pool, const struct pool_want *want, unsigned int nr,
 		if (!err)
 			near = ids[done++];
 		else if (err == -EAGAIN)
-			err = capacity_room(pool, (u32)stride, (nr - done) * stride, &deadline);
+			err = capacity_room(pool, domain, (u32)stride, (nr - done) * stride,
+					    &deadline);
 	}
+	domain_unuse(pool, domain);
 	if (err)
 		while (done--)
 			block_unnamed(pool, ids[done].v);
@@ -306,7 +317,7 @@ int pool_alloc(struct pool *pool, const struct pool_want *want, unsigned int nr,
 
 /* ---- pins ---- */
 
-static void pin_locked(struct pool *pool, u32 id)
+void pool_pin_locked(struct pool *pool, u32 id)
 {
 	struct block *b = pool_block(pool, id);
 
@@ -354,7 +365,7 @@ bool pool_try_pin(struct pool *pool, const struct block_id *ids, unsigned int nr
 			if (BLOCK_IS_NONE(ids[i]))
 				continue;
 			b = pool_block(pool, ids[i].v);
-			pin_locked(pool, ids[i].v);
+			pool_pin_locked(pool, ids[i].v);
 			if (!(b->flags & BLOCK_EMPTY))
 				addrs[i] = block_addr(pool, b);
 		}
@@ -397,7 +408,7 @@ int pool_pin(struct pool *pool, struct block_id id, const void **addr)
 	if (b->flags & BLOCK_BAD) {
 		err = kvc_err(-EIO, block_bad);
 	} else {
-		pin_locked(pool, id.v);
+		pool_pin_locked(pool, id.v);
 		if (!(b->flags & (BLOCK_EMPTY | BLOCK_DRAM_VALID)))
 			err = load_pinned(pool, id.v);
 		if (err)
@@ -485,7 +496,7 @@ static int begin_exclusive(struct pool *pool, u32 id, bool whole)
 			return kvc_err(-EIO, block_bad_write);
 		if (b->flags & (BLOCK_EMPTY | BLOCK_DRAM_VALID))
 			break;
-		pin_locked(pool, id);
+		pool_pin_locked(pool, id);
 		err = load_pinned(pool, id);
 		unpin_locked(pool, id);
 		if (err)
@@ -521,7 +532,7 @@ int pool_begin_write(struct pool *pool, struct block_id id, bool whole, void **a
 	err = begin_exclusive(pool, id.v, whole);
 	if (!err) {
 		/* A reader may hold a passing name: it sees old bytes of the block or new ones. */
-		while (b->pin)
+		while (b->pin > b->held)
 			waitq_wait(&pool->room_freed, &pool->lock);
 		b->flags &= ~BLOCK_NVME_VALID;
 		*addr = block_addr(pool, b);
@@ -566,7 +577,7 @@ static bool try_pin_new(struct pool *pool, u32 id)
 	bool got;
 
 	lock_acquire(&pool->lock);
-	pin_locked(pool, id);
+	pool_pin_locked(pool, id);
 	block_io_begin(pool, id);
 	got = pool_block(pool, id)->ext[IN_DRAM] != EXTENT_NONE ||
 	      !dram_room_nowait(pool, id, EXTENT_NONE);
@@ -732,7 +743,7 @@ static int seal_one(struct pool *pool, u32 id)
 	csum = hash_bytes(block_addr(pool, b), block_stride(b));
 	lock_acquire(&pool->lock);
 	b->csum = csum;
-	b->flags |= BLOCK_SEALED;
+	b->flags = (b->flags & ~BLOCK_FILLING) | BLOCK_SEALED;
 	block_io_end(pool, id);
 	return 0;
 }

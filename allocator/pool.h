@@ -151,6 +151,74 @@ void pool_touch(struct pool *pool, const struct block_id *ids, unsigned int nr,
  */
 void pool_unkeep(struct pool *pool, const struct block_id *ids, unsigned int nr);
 
+/* ---- mappings: DRAM that clients map themselves (pool_map.c) ---- */
+
+/*
+ * DRAM consists of pool files. Each belongs to one trust domain: namespaces of one owner with the same
+ * permissions, whose memory the same clients may see. A client maps whole files; where a block lies in one, pool_hold()
+ * says, and until pool_unhold() it stays there.
+ *
+ * A file keeps its number and its domain for life. When its memory is needed for another domain, the
+ * file is gone: that memory is then another file with a new number, and who still maps the old one
+ * sees zeros. No held block is ever in a file that goes.
+ */
+
+/** struct pool_place - where a block's bytes are. */
+struct pool_place {
+	u32 file;
+	u64 off;	/* bytes in that file */
+};
+
+/**
+ * pool_hold() - bring all of @ids to DRAM and pin them for a mapping; EMPTY ones get zeros.
+ * The caller names them, at least until this returns; from then on the pins suffice.
+ * @places: @nr results
+ * Return: 0, or with nothing pinned: -EAGAIN (mappings would have more than 80 % of DRAM, or the
+ * namespace changed its owner and somebody still reads there), -EIO, -ENOMEM, -EOPNOTSUPP (a block that
+ * does not lie in one file: it is larger, or DRAM is very small). May block.
+ */
+int __must_check pool_hold(struct pool *pool, const struct block_id *ids, unsigned int nr,
+			   struct pool_place *places);
+/** pool_try_hold() - the same for blocks that are all resident; never blocks. -EAGAIN: they are not. */
+int __must_check pool_try_hold(struct pool *pool, const struct block_id *ids, unsigned int nr,
+			       struct pool_place *places);
+/** pool_unhold() - give pins of pool_hold() back, whole or in part. */
+void pool_unhold(struct pool *pool, const struct block_id *ids, unsigned int nr);
+/**
+ * pool_fill_begin() - clients write to these open, held blocks from now on, at any time: they have no
+ * copy in NVMe any more and are not written back. Sealing ends it, or pool_fill_end(). May block.
+ */
+int __must_check pool_fill_begin(struct pool *pool, const struct block_id *ids, unsigned int nr);
+void pool_fill_end(struct pool *pool, const struct block_id *ids, unsigned int nr);
+/** pool_hold_limit() - bytes of DRAM that mappings may pin in all. */
+u64 pool_hold_limit(struct pool *pool);
+
+/** pool_nr_files() - file numbers given so far, from 0; those of files that are gone included. */
+unsigned int pool_nr_files(struct pool *pool);
+/** pool_file_bytes() - size of every pool file. */
+u64 pool_file_bytes(struct pool *pool);
+/** pool_file_domain() - whose @file is; 0: it is gone, or no namespace's. */
+u32 pool_file_domain(struct pool *pool, unsigned int file);
+/** pool_space_domain() - trust domain of namespace @space; 0 (never given to clients): it has no owner. */
+u32 pool_space_domain(struct pool *pool, u32 space);
+/** struct pool_owner - of a namespace's directory. Namespaces that agree in it are one trust domain. */
+struct pool_owner {
+	u32 uid, gid;
+	u32 mode;	/* permission bits */
+};
+/**
+ * pool_set_space_owner() - a namespace was made, loaded, or given to another owner.
+ * Return: 0, -ENOMEM, -ENOSPC (too many owners): then it has none.
+ */
+int __must_check pool_set_space_owner(struct pool *pool, u32 space, const struct pool_owner *owner);
+/**
+ * pool_file_fd() - a new descriptor of @file, the caller's to close; a read-only one cannot be
+ * mapped for writing, nor be opened for it by another uid.
+ * Return: descriptor, -ENOENT (gone, or no namespace's), -EOPNOTSUPP (DRAM is not in files), -errno.
+ * May block.
+ */
+int __must_check pool_file_fd(struct pool *pool, unsigned int file, bool writable);
+
 /* ---- sealing and durability ---- */
 
 /** pool_seal() - make @ids immutable and checksummed; sealed ones are skipped. -EIO, -ENOMEM. May block. */

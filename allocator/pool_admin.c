@@ -39,9 +39,9 @@ int pool_create(struct pool **out, const struct pool_opts *opts)
 	pool->dram_base = tier_map(opts->dram, 0, opts->dram->size_bytes);
 	if (!pool->chunks || !pool->hints || !pool->dram_base)
 		goto fail;
-	err = extents_create(&pool->room[IN_DRAM], opts->dram->size_bytes);
+	err = domains_create(pool);
 	if (!err && opts->nvme)
-		err = extents_create(&pool->room[IN_NVME], opts->nvme->size_bytes);
+		err = extents_create(&pool->nvme_room, opts->nvme->size_bytes);
 	if (err)
 		goto fail;
 	pool_set_watermarks(pool, opts->high_pct, opts->low_pct);
@@ -106,11 +106,10 @@ void pool_destroy(struct pool *pool)
 		free(pool_block(pool, id)->ids);
 	for (u32 c = 0; c < pool->nr_chunks; c++)
 		free(pool->chunks[c]);
-	for (int t = 0; t < NR_BLOCK_TIERS; t++) {
+	for (int t = 0; t < NR_BLOCK_TIERS; t++)
 		heap_free(&pool->heap[t]);
-		if (pool->room[t])
-			extents_destroy(pool->room[t]);
-	}
+	extents_destroy(pool->nvme_room);
+	domains_free(pool);
 	prefix_free(pool);
 	free(pool->chunks);
 	free(pool->limbo);
@@ -156,10 +155,10 @@ void pool_residency(struct pool *pool, const struct block_id *ids, unsigned int 
 
 static void tier_stats(struct pool *pool, enum block_tier t, struct pool_tier_stats *s)
 {
-	if (!pool->room[t])
+	if (!pool->tier[t])
 		return;
-	s->size = extents_size(pool->room[t]);
-	s->used = extents_used(pool->room[t]);
+	s->size = room_size(pool, t);
+	s->used = room_used(pool, t);
 	s->blocks = pool->copies_now[t];
 	if (t == IN_DRAM)
 		s->pinned = pool->pinned_bytes_now + pool->kept_bytes_now;
@@ -195,7 +194,7 @@ void pool_get_stats(struct pool *pool, struct pool_stats *s)
 
 void pool_set_watermarks(struct pool *pool, unsigned int high_pct, unsigned int low_pct)
 {
-	u64 size = extents_size(pool->room[IN_DRAM]);
+	u64 size = pool->dram_bytes;
 
 	lock_acquire(&pool->lock);
 	pool->kept_max_bytes = size / 100 * KEPT_MAX_PCT;
@@ -353,7 +352,7 @@ static void tally_compare(struct pool *pool, const struct tally *t)
 
 		KVC_BUG_ON(t->copies[tier] != pool->copies_now[tier]);
 		/* a block that is moved inside a tier has two extents there */
-		KVC_BUG_ON(pool->room[tier] && !t->busy && bytes != extents_used(pool->room[tier]));
+		KVC_BUG_ON(pool->tier[tier] && !t->busy && bytes != room_used(pool, tier));
 	}
 	for (u32 id = 0; id < pool->nr_ids; id++)
 		KVC_BUG_ON(memcmp(t->kids[id], pool_block(pool, id)->kids, sizeof(t->kids[id])));
@@ -371,6 +370,7 @@ void pool_check(struct pool *pool)
 		tally_add(pool, &t, id);
 	}
 	tally_compare(pool, &t);
+	domains_check(pool);
 	free(t.kids);
 	lock_release(&pool->lock);
 }

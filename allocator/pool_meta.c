@@ -49,7 +49,7 @@ static int limbo_grow(struct pool *pool)
  */
 void limbo_add(struct pool *pool, u32 id, u64 off, u32 bytes)
 {
-	extents_set_owner(pool->room[IN_NVME], off, bytes, EXTENT_NO_OWNER);
+	extents_set_owner(pool->nvme_room, off, bytes, EXTENT_NO_OWNER);
 	pool->limbo_bytes_now += bytes;
 	if (pool->nr_limbo == pool->max_limbo && limbo_grow(pool))
 		return;
@@ -76,7 +76,7 @@ void pool_meta_durable(void *arg, u64 seq)
 	while (pool->limbo_head < pool->limbo_open && pool->limbo[pool->limbo_head].seq <= seq) {
 		struct limbo *l = &pool->limbo[pool->limbo_head++];
 
-		extents_free(pool->room[IN_NVME], l->off, l->bytes);
+		extents_free(pool->nvme_room, l->off, l->bytes);
 		pool->limbo_bytes_now -= l->bytes;
 		if (++nr % FREE_BATCH == 0)
 			pool_breathe(pool);
@@ -405,8 +405,8 @@ static bool record_sane(struct pool *pool, const struct block_record *rec, u32 b
 	return rec->version == BLOCK_RECORD_VERSION && rec->bytes &&
 	       rec->bytes <= BLOCK_MAX_BYTES && rec->gen &&
 	       bytes == sizeof(*rec) + rec->nr_ids * sizeof(u32) &&
-	       !(rec->off % EXTENT_UNIT) && rec->off < extents_size(pool->room[IN_NVME]) &&
-	       stride <= extents_size(pool->room[IN_NVME]) - rec->off &&
+	       !(rec->off % EXTENT_UNIT) && rec->off < extents_size(pool->nvme_room) &&
+	       stride <= extents_size(pool->nvme_room) - rec->off &&
 	       !(rec->flags & BLOCK_RECORD_INDEXED) == !rec->nr_ids &&
 	       (!rec->nr_ids || rec->flags & BLOCK_RECORD_SEALED);
 }
@@ -538,7 +538,7 @@ static int link_loaded(struct pool *pool)
 static int claim_loaded(struct pool *pool, u32 id, struct textbuf *why)
 {
 	struct block *b = pool_block(pool, id);
-	int err = extents_claim(pool->room[IN_NVME], b->ext[IN_NVME], block_stride(b), id);
+	int err = extents_claim(pool->nvme_room, b->ext[IN_NVME], block_stride(b), id);
 
 	if (err == -ENOMEM)
 		return err;

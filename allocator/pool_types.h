@@ -56,10 +56,36 @@ struct idvec {
 	u32 nr, max;
 };
 
+/** struct domain - a trust domain and its room in DRAM (domain.c). */
+struct domain {
+	struct pool_owner owner; /* of its namespaces; domain 0 has none */
+	u32 id;			/* what callers know it by: never used again, as its place here is */
+	u32 nr_slabs;
+	u32 users;		/* who rely on its place in the table while they drop the lock */
+	u64 used;		/* bytes of its blocks */
+	bool active;		/* had blocks once */
+	struct extents *room;	/* over all of DRAM; the slabs of others are taken. Owned; NULL: unused */
+};
+
+struct dram_slab {
+	u64 used;	/* bytes of blocks in it */
+	u32 file;	/* number of its pool file */
+	u16 domain;
+	u16 opening;	/* callers that are just getting a descriptor of its file */
+	bool touched;	/* since it is its domain's, bytes may have been in it or its file given away */
+};
+
+struct space_domain {
+	u32 space;
+	u16 domain;
+};
+
 struct pool {
 	/* set once */
 	struct tier *tier[NR_BLOCK_TIERS];	/* NVMe NULL: volatile */
-	struct extents *room[NR_BLOCK_TIERS];
+	struct extents *nvme_room;		/* NULL: volatile */
+	u64 dram_bytes, slab_bytes;
+	u32 nr_slabs;
 	enum block_tier capacity;		/* where names reserve */
 	u8 *dram_base;
 	bool write_through;
@@ -71,6 +97,16 @@ struct pool {
 	bool pairing;	/* somebody holds one block's place in DRAM and waits for another's */
 	u64 high_bytes, low_bytes;	/* watermarks of DRAM */
 	u64 kept_max_bytes;		/* budget of named pins: KEPT_MAX_PCT of DRAM */
+
+	/* trust domains */
+	struct domain *domains;
+	struct dram_slab *slabs;
+	struct space_domain *spaces;	/* by space */
+	u32 nr_domains, nr_active, nr_spaces, max_spaces;
+	u32 nr_files;		/* pool file numbers given so far */
+	u32 nr_domain_ids;
+	u64 dram_used_now;	/* bytes of blocks in DRAM */
+	bool taking_over;	/* somebody empties a slab for another domain */
 
 	struct block **chunks;	/* of BLOCK_MAX_ID: never moves, so transfers look without the lock */
 	u32 nr_chunks;
@@ -136,6 +172,17 @@ static inline bool pool_volatile(const struct pool *pool)
 	return !pool->tier[IN_NVME];
 }
 
+/** room_size(), room_used() - bytes of a tier, in all and taken. */
+static inline u64 room_size(const struct pool *pool, enum block_tier t)
+{
+	return t == IN_DRAM ? pool->dram_bytes : extents_size(pool->nvme_room);
+}
+
+static inline u64 room_used(const struct pool *pool, enum block_tier t)
+{
+	return t == IN_DRAM ? pool->dram_used_now : extents_used(pool->nvme_room);
+}
+
 static inline u8 *block_addr(const struct pool *pool, const struct block *b)
 {
 	return pool->dram_base + b->ext[IN_DRAM];
@@ -163,6 +210,8 @@ bool block_maybe_free(struct pool *pool, u32 id);
 void block_set_ext(struct pool *pool, u32 id, enum block_tier tier, u64 off);
 /** block_release_ext() - give back its room in @tier; through limbo when recorded. */
 void block_release_ext(struct pool *pool, u32 id, enum block_tier tier);
+/** pool_pin_locked() - one more pin. */
+void pool_pin_locked(struct pool *pool, u32 id);
 void block_wait_io(struct pool *pool, u32 id);
 void block_io_begin(struct pool *pool, u32 id);
 void block_io_end(struct pool *pool, u32 id);
@@ -173,7 +222,37 @@ int __must_check idvec_push(struct idvec *vec, u32 id, u32 gen);
 int block_stale(struct pool *pool, u32 id);
 void block_check(struct pool *pool, u32 id);
 
+/* ---- domain.c; all with the lock held, which only domain_takeover() drops ---- */
+int __must_check domains_create(struct pool *pool);
+void domains_free(struct pool *pool);
+/** domain_of_space() - the domain whose slabs a namespace's blocks belong into. */
+u16 domain_of_space(const struct pool *pool, u32 space);
+/** domain_use() - the same, and it stays that domain's number until domain_unuse(). */
+u16 domain_use(struct pool *pool, u32 space);
+void domain_unuse(struct pool *pool, u16 domain);
+/** domain_at() - the domain that has the slab at @off. */
+u16 domain_at(const struct pool *pool, u64 off);
+void domain_forget_space(struct pool *pool, u32 space);
+/** dram_alloc() - room for block @id in its domain's slabs. Return: 0, -ENOSPC, -ENOMEM. */
+int __must_check dram_alloc(struct pool *pool, u32 id, u64 near, u64 *off);
+/** dram_alloc_outside() - a second room for @id in the domain where it is, not in @run. */
+int __must_check dram_alloc_outside(struct pool *pool, u32 id, const struct extent_run *run,
+				    u64 *off);
+void dram_free(struct pool *pool, u64 off, u32 bytes);
+u64 domain_free_bytes(const struct pool *pool, u16 domain);
+/** domain_reclaim_bytes() - how much to evict at once so that @bytes come to be free for @domain. */
+u32 domain_reclaim_bytes(const struct pool *pool, u16 domain, u32 bytes);
+/** domain_takeover() - another domain's slab for @domain, which lacks room for @bytes. Lock held,
+ * dropped meanwhile. Return: whether to try again. */
+bool domain_takeover(struct pool *pool, u16 domain, u32 bytes);
+void domains_check(struct pool *pool);
+
 /* ---- reclaim.c ---- */
+/** dram_movable() - for extents_find_victims(): may block @owner's DRAM copy be moved? */
+bool dram_movable(void *pool, u32 owner);
+/** dram_vacate() - move or evict the block at @ref, out of @run. Lock held, dropped meanwhile.
+ * Return: whether it is gone. */
+bool dram_vacate(struct pool *pool, const struct extent_ref *ref, const struct extent_run *run);
 void heap_free(struct heap *heap);
 /** block_requeue() - recompute whether and where the block is a candidate in both heaps. Lock held. */
 void block_requeue(struct pool *pool, u32 id);
@@ -187,10 +266,11 @@ int __must_check dram_room_nowait(struct pool *pool, u32 id, u64 near);
 /** dram_room_easy() - for what can wait: without reclaim, and not far above the high mark. -ENOSPC. */
 int __must_check dram_room_easy(struct pool *pool, u32 id);
 /**
- * capacity_room() - make @bytes available in the capacity tier, or progress to it. Lock held, dropped
+ * capacity_room() - make @bytes available to @domain in the capacity tier, or progress to it. Lock held, dropped
  * meanwhile. @deadline: 0 at the first call of an allocation. Return: 0 (try now), -ENOSPC, -EIO.
  */
-int __must_check capacity_room(struct pool *pool, u32 bytes, u64 total_bytes, u64 *deadline);
+int __must_check capacity_room(struct pool *pool, u16 domain, u32 bytes, u64 total_bytes,
+			       u64 *deadline);
 void reclaim_kick(struct pool *pool);
 void *reclaim_thread(void *pool);
 

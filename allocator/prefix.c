@@ -542,6 +542,7 @@ void prefix_drop_space(struct pool *pool, u32 space)
 		if (!block_maybe_free(pool, id))
 			block_requeue(pool, id);
 	}
+	domain_forget_space(pool, space);
 	lock_release(&pool->lock);
 }
 

@@ -176,7 +176,7 @@ static bool has_room_below(struct pool *pool, u32 id)
 
 	if (b->ext[IN_NVME] != EXTENT_NONE)
 		return true;
-	if (extents_alloc(pool->room[IN_NVME], block_stride(b), EXTENT_NONE, id, &off))
+	if (extents_alloc(pool->nvme_room, block_stride(b), EXTENT_NONE, id, &off))
 		return false;
 	block_set_ext(pool, id, IN_NVME, off);
 	return true;
@@ -236,24 +236,23 @@ static u64 reclaim_dram(struct pool *pool, u64 need)
 	return freed;
 }
 
-static bool movable(void *ctx, u32 owner)
+bool dram_movable(void *ctx, u32 owner)
 {
 	struct block *b = pool_block(ctx, owner);
 
 	return !b->pin && !(b->flags & BLOCK_IO) && b->flags & BLOCK_DRAM_VALID;
 }
 
-/* Move or evict one block of a run that is being emptied. Return: whether it is gone. */
-static bool vacate(struct pool *pool, const struct extent_ref *ref, const struct extent_run *run)
+bool dram_vacate(struct pool *pool, const struct extent_ref *ref, const struct extent_run *run)
 {
 	struct block *b = pool_block(pool, ref->owner);
 	u64 to;
 
 	if (b->ext[IN_DRAM] != ref->off)
 		return true;
-	if (!movable(pool, ref->owner))
+	if (!dram_movable(pool, ref->owner))
 		return false;
-	if (!extents_alloc_outside(pool->room[IN_DRAM], block_stride(b), ref->owner, run, &to)) {
+	if (!dram_alloc_outside(pool, ref->owner, run, &to)) {
 		block_io_begin(pool, ref->owner);
 		migrate_shift(pool, ref->owner, to);
 		pool->moved++;
@@ -266,7 +265,7 @@ static bool vacate(struct pool *pool, const struct extent_ref *ref, const struct
 }
 
 /* Which extents stand in the way of @bytes in one piece. Return: their number, or -errno. */
-static int find_victims(struct pool *pool, enum block_tier t, u32 bytes, struct extent_victims *v)
+static int find_victims(struct pool *pool, struct extents *room, u32 bytes, struct extent_victims *v)
 {
 	int nr = -E2BIG;
 
@@ -276,22 +275,21 @@ static int find_victims(struct pool *pool, enum block_tier t, u32 bytes, struct 
 		v->refs = kvc_alloc_array(v->max, sizeof(*v->refs));
 		if (!v->refs)
 			return -ENOMEM;
-		nr = extents_find_victims(pool->room[t], bytes, v);
+		nr = extents_find_victims(room, bytes, v);
 	}
 	return nr;
 }
 
 /* Free room exists but not in one piece: empty the cheapest run. Return: whether to try again. */
-static bool compact_dram(struct pool *pool, u32 bytes)
+static bool compact_dram(struct pool *pool, u16 domain, u32 bytes)
 {
-	struct extents *room = pool->room[IN_DRAM];
-	struct extent_victims v = {.movable = movable};
+	struct extent_victims v = {.movable = dram_movable};
 	int nr, gone = 0;
 
-	if (extents_size(room) - extents_used(room) < bytes)
+	if (domain_free_bytes(pool, domain) < bytes)
 		return false;
-	nr = find_victims(pool, IN_DRAM, bytes, &v);
-	while (gone < nr && vacate(pool, &v.refs[gone], &v.run))
+	nr = find_victims(pool, pool->domains[domain].room, bytes, &v);
+	while (gone < nr && dram_vacate(pool, &v.refs[gone], &v.run))
 		gone++;
 	free(v.refs);
 	return gone == nr; /* else there is nowhere to go: trying again would not end */
@@ -317,10 +315,10 @@ int dram_room_nowait(struct pool *pool, u32 id, u64 near)
 
 	if (near == EXTENT_NONE)
 		near = dram_near(pool, id);
-	if (extents_alloc(pool->room[IN_DRAM], block_stride(pool_block(pool, id)), near, id, &off))
+	if (dram_alloc(pool, id, near, &off))
 		return -ENOSPC;
 	block_set_ext(pool, id, IN_DRAM, off);
-	if (extents_used(pool->room[IN_DRAM]) > pool->high_bytes)
+	if (pool->dram_used_now > pool->high_bytes)
 		reclaim_kick(pool);
 	return 0;
 }
@@ -329,22 +327,23 @@ int dram_room_easy(struct pool *pool, u32 id)
 {
 	u64 stride = block_stride(pool_block(pool, id));
 
-	if (extents_used(pool->room[IN_DRAM]) + stride > pool->high_bytes + EASY_BYTES)
+	if (pool->dram_used_now + stride > pool->high_bytes + EASY_BYTES)
 		return -ENOSPC;
 	return dram_room_nowait(pool, id, EXTENT_NONE);
 }
 
-int dram_room(struct pool *pool, u32 id, u64 near)
+/* dram_room() once there is none: make some. */
+static int make_room(struct pool *pool, u32 id, u64 near, u16 domain)
 {
 	u64 stride = block_stride(pool_block(pool, id));
 	u64 deadline = 0;
 
-	if (extents_used(pool->room[IN_DRAM]) + stride > pool->high_bytes + THROTTLE_BYTES)
-		reclaim_dram(pool, stride);
 	while (dram_room_nowait(pool, id, near)) {
-		if (compact_dram(pool, (u32)stride) && !dram_room_nowait(pool, id, near))
+		if (compact_dram(pool, domain, (u32)stride) && !dram_room_nowait(pool, id, near))
 			return 0;
-		if (reclaim_dram(pool, stride))
+		if (domain_takeover(pool, domain, (u32)stride))
+			continue;
+		if (reclaim_dram(pool, domain_reclaim_bytes(pool, domain, (u32)stride)))
 			continue;
 		if (!deadline)
 			deadline = clock_mono_ns() + ROOM_WAIT_MS * 1000000ull;
@@ -353,6 +352,20 @@ int dram_room(struct pool *pool, u32 id, u64 near)
 		waitq_wait_ms(&pool->room_freed, &pool->lock, 20);
 	}
 	return 0;
+}
+
+int dram_room(struct pool *pool, u32 id, u64 near)
+{
+	u64 stride = block_stride(pool_block(pool, id));
+	u16 domain;
+	int err;
+
+	if (pool->dram_used_now + stride > pool->high_bytes + THROTTLE_BYTES)
+		reclaim_dram(pool, stride);
+	domain = domain_use(pool, pool_block(pool, id)->space);
+	err = make_room(pool, id, near, domain);
+	domain_unuse(pool, domain);
+	return err;
 }
 
 /* ---- capacity ---- */
@@ -403,7 +416,7 @@ static u64 evict_parents(struct pool *pool, u64 need)
 {
 	u64 freed = 0;
 
-	if (extents_used(pool->room[pool->capacity]) <=
+	if (room_used(pool, pool->capacity) <=
 	    pool->named_bytes_now + pool->limbo_bytes_now)
 		return 0;
 	for (u32 id = 0; id < pool->nr_ids && freed < need; id++) {
@@ -420,10 +433,12 @@ static u64 evict_parents(struct pool *pool, u64 need)
 	return freed;
 }
 
-static bool compact_capacity(struct pool *pool, u32 bytes)
+static bool compact_capacity(struct pool *pool, u16 domain, u32 bytes)
 {
+	struct extents *room =
+		pool->capacity == IN_DRAM ? pool->domains[domain].room : pool->nvme_room;
 	struct extent_victims v = {.movable = droppable};
-	int nr = find_victims(pool, pool->capacity, bytes, &v), dropped = 0;
+	int nr = find_victims(pool, room, bytes, &v), dropped = 0;
 
 	for (int i = 0; i < nr; i++) {
 		struct block *b = pool_block(pool, v.refs[i].owner);
@@ -466,7 +481,7 @@ static int drain_limbo(struct pool *pool)
 /* Unnamed blocks have room that cannot be taken just now: they are moved or read. Wait for that. */
 static bool wait_for_busy(struct pool *pool, u64 *deadline)
 {
-	if (extents_used(pool->room[pool->capacity]) <=
+	if (room_used(pool, pool->capacity) <=
 	    pool->named_bytes_now + pool->limbo_bytes_now)
 		return false;
 	if (!*deadline)
@@ -477,27 +492,30 @@ static bool wait_for_busy(struct pool *pool, u64 *deadline)
 	return true;
 }
 
-int capacity_room(struct pool *pool, u32 bytes, u64 total_bytes, u64 *deadline)
+int capacity_room(struct pool *pool, u16 domain, u32 bytes, u64 total_bytes, u64 *deadline)
 {
-	struct extents *room = pool->room[pool->capacity];
-	u64 free_bytes = extents_size(room) - pool->named_bytes_now, used = extents_used(room);
+	enum block_tier t = pool->capacity;
+	u64 free_bytes = room_size(pool, t) - pool->named_bytes_now, used = room_used(pool, t);
 	u64 batch = min(CAPACITY_BATCH, free_bytes / 8), evicted;
 	int drained;
 
 	if (total_bytes > free_bytes)
 		return kvc_err(-ENOSPC, tier_full);
 	/* Much is free, but not in one piece: one run costs less than the cache's coldest blocks. */
-	if (extents_size(room) - used >= total_bytes + batch && compact_capacity(pool, bytes))
+	if (room_size(pool, t) - used >= total_bytes + batch &&
+	    compact_capacity(pool, domain, bytes))
 		return min(drain_limbo(pool), 0);
+	if (t == IN_DRAM && domain_takeover(pool, domain, bytes))
+		return 0;
 	evicted = evict_capacity(pool, max(total_bytes, batch));
 	if (!evicted)
 		evicted = evict_parents(pool, max(total_bytes, batch));
 	drained = drain_limbo(pool);
-	if (drained < 0 && extents_used(room) >= used)
+	if (drained < 0 && room_used(pool, t) >= used)
 		return kvc_err(drained, removals_failed); /* evicting more would not help either */
-	if (evicted || drained || compact_capacity(pool, bytes))
+	if (evicted || drained || compact_capacity(pool, domain, bytes))
 		return 0;
-	if (pool->capacity == IN_DRAM && compact_dram(pool, bytes))
+	if (t == IN_DRAM && compact_dram(pool, domain, bytes))
 		return 0;
 	return wait_for_busy(pool, deadline) ? 0 : kvc_err(-ENOSPC, tier_fragmented);
 }
@@ -512,18 +530,17 @@ void reclaim_kick(struct pool *pool)
 void *reclaim_thread(void *arg)
 {
 	struct pool *pool = arg;
-	struct extents *room = pool->room[IN_DRAM];
 
 	lock_acquire(&pool->lock);
 	while (!pool->stop) {
-		if (extents_used(room) <= pool->high_bytes) {
+		if (pool->dram_used_now <= pool->high_bytes) {
 			waitq_wait_ms(&pool->reclaim_wait, &pool->lock, 1000);
 			continue;
 		}
-		while (!pool->stop && extents_used(room) > pool->low_bytes)
-			if (!reclaim_dram(pool, extents_used(room) - pool->low_bytes))
+		while (!pool->stop && pool->dram_used_now > pool->low_bytes)
+			if (!reclaim_dram(pool, pool->dram_used_now - pool->low_bytes))
 				break;
-		if (extents_used(room) > pool->high_bytes)
+		if (pool->dram_used_now > pool->high_bytes)
 			waitq_wait_ms(&pool->reclaim_wait, &pool->lock, 20);
 	}
 	lock_release(&pool->lock);

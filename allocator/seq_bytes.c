@@ -44,7 +44,9 @@ int seq_write(struct sequence *seq, const void *buf, size_t len, u64 off)
 		return -EFBIG;
 	if (!len)
 		return 0;
-	blktab_begin(&seq->tab);
+	err = seq_begin_change(seq);
+	if (err)
+		return err;
 	err = write_open(seq, buf, len, off);
 	blktab_end(&seq->tab);
 	return err;
@@ -188,11 +190,13 @@ static int kv_to_zero(struct sequence *seq)
 
 int seq_truncate(struct sequence *seq, u64 size)
 {
-	int err = 0;
+	int err;
 
 	if (too_big(seq, 0, size))
 		return -EFBIG;
-	blktab_begin(&seq->tab);
+	err = seq_begin_change(seq);
+	if (err)
+		return err;
 	if (!size)
 		err = kv_to_zero(seq);
 	else if (size < seq->tab.size)
@@ -210,7 +214,9 @@ int seq_fallocate(struct sequence *seq, u64 off, u64 len, bool keep_size)
 
 	if (too_big(seq, off, len))
 		return -EFBIG;
-	blktab_begin(&seq->tab);
+	err = seq_begin_change(seq);
+	if (err)
+		return err;
 	err = blktab_fill(&seq->tab, (u32)(off / bs), (u32)div_round_up(end, bs));
 	if (!err && !keep_size && end > seq->tab.size)
 		blktab_set_size(&seq->tab, end);
@@ -220,9 +226,10 @@ int seq_fallocate(struct sequence *seq, u64 off, u64 len, bool keep_size)
 
 int seq_restart(struct sequence *seq)
 {
-	int err = 0;
+	int err = seq_begin_change(seq);
 
-	blktab_begin(&seq->tab);
+	if (err)
+		return err;
 	if (seq->tab.nr_blocks || seq->tab.size) {
 		err = seq_drop_bytes(seq);
 		if (!err)

@@ -56,8 +56,7 @@ bool seq_tokens_written(const struct sequence *seq, u32 nr)
 	return true;
 }
 
-/* Seal the blocks before @nr; all of them are wholly written. */
-static int seal(struct sequence *seq, u32 nr)
+int seq_seal(struct sequence *seq, u32 nr)
 {
 	struct blktab *tab = &seq->tab;
 	u32 from = seq->sealed_blocks;
@@ -116,7 +115,7 @@ static int commit_exactly(struct sequence *seq, u32 nr)
 	if (!err)
 		err = blktab_reserve(&seq->tab, seq->tab.nr_blocks, 1);
 	if (!err)
-		err = seal(seq, nr / seq->geo->block_tokens);
+		err = seq_seal(seq, nr / seq->geo->block_tokens);
 	if (!err)
 		err = settle_tail(seq, nr);
 	if (err)
@@ -153,7 +152,9 @@ int seq_set_tokens(struct sequence *seq, u32 nr)
 
 	if (nr > SEQ_MAX_IDS)
 		return -EFBIG;
-	blktab_begin(&seq->tab);
+	err = seq_begin_change(seq);
+	if (err)
+		return err;
 	err = __seq_set_tokens(seq, nr);
 	blktab_end(&seq->tab);
 	return err;
@@ -181,7 +182,7 @@ int __seq_commit(struct sequence *seq)
 	    seq_tokens_written(seq, seq->pending_T))
 		return __seq_set_tokens(seq, seq->pending_T);
 	tokens = leading_tokens(seq, &blocks);
-	err = seal(seq, blocks);
+	err = seq_seal(seq, blocks);
 	if (err)
 		return err;
 	set_T(seq, max(seq->T, tokens));
@@ -190,10 +191,12 @@ int __seq_commit(struct sequence *seq)
 
 int seq_commit(struct sequence *seq)
 {
-	int err;
+	int err = 0;
 
 	blktab_begin(&seq->tab);
-	err = __seq_commit(seq);
+	/* With a room, whoever fills it says what is committed. */
+	if (!seq->room)
+		err = __seq_commit(seq);
 	blktab_end(&seq->tab);
 	return err;
 }

@@ -221,7 +221,9 @@ static ssize_t copy_range(struct sequence *src, struct sequence *dst, u64 off, u
 
 	if (off >= src->tab.size || !len)
 		return 0;
-	err = clone_extent(&c, off, len);
+	err = dst->room ? kvc_err(-EBUSY, seq_copy_room) : seq_room_mark(src);
+	if (!err)
+		err = clone_extent(&c, off, len);
 	if (err)
 		return err;
 	if (dst->sealed_blocks > c.from)
@@ -263,7 +265,7 @@ static int fork_tokens(struct sequence *src, struct sequence *dst, u32 nr)
 	struct seq_clone c = {.src = src, .dst = dst, .full = true, .end = src->tab.size};
 	int err;
 
-	if (!seq_is_blank(dst) || dst->nr_ids)
+	if (!seq_is_blank(dst) || dst->nr_ids || dst->room)
 		return -ENOTEMPTY;
 	if (nr != SEQ_NO_TOKENS && nr > src->T)
 		return kvc_err(-EINVAL, seq_fork_beyond);
@@ -272,6 +274,9 @@ static int fork_tokens(struct sequence *src, struct sequence *dst, u32 nr)
 		c.end = min(c.end, seq_blocks_for(src, nr) * src->geo->block_bytes);
 	}
 	c.to = (u32)div_round_up(c.end, src->geo->block_bytes);
+	err = seq_room_mark(src);
+	if (err)
+		return err;
 	err = clone_prepare(&c);
 	if (err)
 		return err;
@@ -365,7 +370,9 @@ int seq_kv_gone(struct sequence *seq, u64 new_id, struct sequence **out)
 	if (err)
 		return err;
 	blktab_begin2(&seq->tab, &kv->tab);
-	err = split_off(seq, kv);
+	err = seq_room_revoke(seq);
+	if (!err)
+		err = split_off(seq, kv);
 	if (!err) {
 		lock_acquire(&seq->tab.lock);
 		seq->loose = seq->nr_ids > 0;

@@ -208,7 +208,9 @@ int seq_truncate_ids(struct sequence *seq, u64 size)
 
 	if (size % sizeof(u32) || size > (u64)SEQ_MAX_IDS * sizeof(u32))
 		return kvc_err(-EINVAL, seq_ids_size_odd);
-	blktab_begin(&seq->tab);
+	err = seq_begin_change(seq);
+	if (err)
+		return err;
 	err = truncate_ids(seq, (u32)(size / sizeof(u32)));
 	blktab_end(&seq->tab);
 	return err;
@@ -224,12 +226,52 @@ int seq_close_ids(struct sequence *seq)
 	return err;
 }
 
+static int set_ids(struct sequence *seq, const u32 *ids, u32 nr)
+{
+	u32 same = min(nr, seq->nr_ids);
+	int err = seq_reserve_ids(seq, nr);
+
+	if (same && memcmp(seq->ids, ids, same * sizeof(*ids)))
+		same = 0;
+	if (!err && (seq->loose || same < seq->nr_cids))
+		err = seq_own_cids(seq);
+	if (err)
+		return err;
+	lock_acquire(&seq->tab.lock);
+	if (nr > same)
+		memcpy(seq->ids + same, ids + same, (nr - same) * sizeof(*ids));
+	if (same < max(nr, seq->nr_ids))
+		seq_dirty_ids(seq, same);
+	seq->nr_ids = nr;
+	seq->nr_part = 0;
+	seq->loose = false;
+	lock_release(&seq->tab.lock);
+	return 0;
+}
+
+int seq_set_ids(struct sequence *seq, const u32 *ids, u32 nr, u32 *agree)
+{
+	int err = seq_begin_change(seq);
+
+	if (err)
+		return err;
+	err = set_ids(seq, ids, nr);
+	if (!err)
+		err = seq_match(seq);
+	if (!err)
+		*agree = seq_agreeing_ids(seq, min(seq->nr_cids, seq->nr_ids));
+	blktab_end(&seq->tab);
+	return err;
+}
+
 int seq_ids_gone(struct sequence *seq)
 {
 	int err;
 
 	blktab_begin(&seq->tab);
-	err = seq_drop_ids(seq);
+	err = seq_room_revoke(seq);
+	if (!err)
+		err = seq_drop_ids(seq);
 	blktab_end(&seq->tab);
 	return err;
 }
@@ -261,7 +303,9 @@ int seq_ids_arrived(struct sequence *seq, struct sequence *from)
 	if (seq == from)
 		return 0;
 	blktab_begin2(&seq->tab, &from->tab);
-	err = take_ids(seq, from);
+	err = seq_room_revoke(seq);
+	if (!err)
+		err = take_ids(seq, from);
 	blktab_end2(&seq->tab, &from->tab);
 	return err;
 }

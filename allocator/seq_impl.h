@@ -41,6 +41,9 @@ void seq_mark_tokens(struct sequence *seq, u32 block, u32 nr);
 /** seq_tokens_written() - is every byte of the first @nr tokens written? */
 bool seq_tokens_written(const struct sequence *seq, u32 nr);
 
+/** seq_seal() - seal the blocks before @nr; all of them are wholly written. */
+int __must_check seq_seal(struct sequence *seq, u32 nr);
+
 int __must_check __seq_set_tokens(struct sequence *seq, u32 nr);
 int __must_check __seq_commit(struct sequence *seq);
 
@@ -61,10 +64,22 @@ static inline const u32 *seq_committed_ids(const struct sequence *seq)
 }
 /** seq_drop_ids() - ids go, blocks that were only attached too. */
 int __must_check seq_drop_ids(struct sequence *seq);
+/** seq_agreeing_ids() - leading ids, up to @nr, that equal those of their tokens' commit. */
+u32 seq_agreeing_ids(const struct sequence *seq, u32 nr);
 /** seq_match() - tokens closed: attach what is cached, or index what is here. */
 int __must_check seq_match(struct sequence *seq);
 /** seq_index() - bind newly committed tokens to their ids, index sealed blocks that agree. */
 int __must_check seq_index(struct sequence *seq);
+
+/* rooms (seq_room.c) */
+/** seq_begin_change() - take busy to change bytes or T. -EBUSY: there is a room, busy is not held. */
+int __must_check seq_begin_change(struct sequence *seq);
+/** seq_room_mark() - written ranges say how far a tail that is shared with a room is written. */
+int __must_check seq_room_mark(struct sequence *seq);
+/** seq_room_settle() - the table shares no block with a room any more. May block. */
+int __must_check seq_room_settle(struct sequence *seq);
+/** seq_room_revoke() - the sequence has no room any more. May block. */
+int __must_check seq_room_revoke(struct sequence *seq);
 
 /* persistence */
 void seq_loading_free(struct seq_loading *loading);

@@ -13,8 +13,7 @@
 #include "allocator/base/err.h"
 #include "allocator/seq_impl.h"
 
-/* Leading ids, up to @nr, that equal the ids of their tokens' commit. */
-static u32 agreeing_ids(const struct sequence *seq, u32 nr)
+u32 seq_agreeing_ids(const struct sequence *seq, u32 nr)
 {
 	u32 i = 0;
 
@@ -75,7 +74,7 @@ static int bind(struct sequence *seq)
 /* Whole blocks, at most @limit, whose ids may be indexed. */
 static u32 agreeing_blocks(struct sequence *seq, u32 limit)
 {
-	u32 nr = min(seq->nr_cids, seq->nr_ids), same = agreeing_ids(seq, nr);
+	u32 nr = min(seq->nr_cids, seq->nr_ids), same = seq_agreeing_ids(seq, nr);
 
 	if (same == nr && seq->cids && seq->nr_cids <= seq->nr_ids)
 		share_cids(seq);
@@ -185,7 +184,7 @@ static int attach(struct sequence *seq, const struct block_id *ids, u32 nr)
 /* Attached blocks whose ids are still the ones shown; they may not be in the index any more. */
 static u32 attached_and_agreeing(struct sequence *seq)
 {
-	u32 same = agreeing_ids(seq, min(seq->nr_cids, seq->nr_ids));
+	u32 same = seq_agreeing_ids(seq, min(seq->nr_cids, seq->nr_ids));
 
 	return min(seq->attached_blocks, same / seq->geo->block_tokens);
 }
@@ -229,7 +228,7 @@ int seq_match(struct sequence *seq)
 {
 	if (!seq->root || seq->loose)
 		return 0;
-	if (seq_has_own_bytes(seq))
+	if (seq->room || seq_has_own_bytes(seq))
 		return seq_index(seq);
 	return match_new(seq);
 }

@@ -152,8 +152,12 @@ void seq_emit_delete(struct sequence *seq, struct meta_txn *txn)
 int seq_write_back(struct sequence *seq, struct block_id **ids, u32 *nr)
 {
 	struct pool *pool = seq->tab.pool;
-	int err = blktab_dirty_blocks(&seq->tab, ids, nr);
+	int err = seq_room_settle(seq);
 
+	*ids = NULL;
+	*nr = 0;
+	if (!err)
+		err = blktab_dirty_blocks(&seq->tab, ids, nr);
 	if (err || !*nr)
 		return err;
 	err = pool_writeback(pool, *ids, *nr);

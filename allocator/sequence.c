@@ -42,6 +42,7 @@ void seq_destroy(struct sequence *seq)
 		return;
 	if (seq->pinned)
 		pool_unkeep(seq->tab.pool, seq->tab.blocks, seq->tab.nr_blocks);
+	kvc_assert(!seq->room);
 	blktab_destroy(&seq->tab);
 	seq_loading_free(seq->loading);
 	written_free(seq->written);

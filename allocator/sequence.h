@@ -22,6 +22,8 @@
  *  S2 a block is indexed only under ids that equal the ids its tokens were committed under.
  *  S3 a sealed block is never written: -EPERM (cut first).
  *  S4 each call succeeds whole or changes nothing.
+ *  S5 while a client appends in place (seq_room.h), other changes of bytes or T are -EBUSY; kv's end
+ *     takes the room away.
  */
 #ifndef KVC_SEQUENCE_H
 #define KVC_SEQUENCE_H
@@ -30,6 +32,7 @@
 #include "allocator/geometry.h"
 
 struct written;
+struct seq_room;
 struct seq_loading;
 struct textbuf;
 
@@ -64,6 +67,7 @@ struct sequence {
 	u8 priority;		/* 0..100, what blocks are touched with */
 	bool pinned;		/* user.kvc.pin=dram */
 	u64 last_use_ns;	/* CLOCK_REALTIME */
+	struct seq_room *room;	/* tokens are being appended in place (seq_room.h); NULL: no */
 	struct written *written;	/* owned; read and changed by who holds tab.busy only */
 	struct seq_loading *loading;	/* owned; between the first record and seq_load_finish() */
 };
@@ -74,7 +78,7 @@ int __must_check seq_create(struct sequence **seq, struct pool *pool, u64 id, u3
 void seq_destroy(struct sequence *seq);
 
 /* ---- bytes ---- */
-/** seq_write() - into unsealed blocks only. -EPERM (sealed), -ENOSPC, -EFBIG, -EIO. May block. */
+/** seq_write() - into unsealed blocks only. -EPERM (sealed), -EBUSY (S5), -ENOSPC, -EFBIG, -EIO. May block. */
 int __must_check seq_write(struct sequence *seq, const void *buf, size_t len, u64 off);
 ssize_t seq_read(struct sequence *seq, void *buf, size_t len, u64 off);
 u64 seq_size(struct sequence *seq);
@@ -94,6 +98,12 @@ ssize_t seq_read_ids(struct sequence *seq, void *buf, size_t len, u64 off);
 int __must_check seq_truncate_ids(struct sequence *seq, u64 size);
 /** seq_close_ids() - tokens closed or fsynced by a writer: match, or index what agrees. May block. */
 int __must_check seq_close_ids(struct sequence *seq);
+/**
+ * seq_set_ids() - @nr ids instead of all that `tokens` showed, and what its close means.
+ * @agree: leading committed tokens that have these ids
+ * Return: 0, -EBUSY (S5), -EFBIG, -ENOMEM. May block.
+ */
+int __must_check seq_set_ids(struct sequence *seq, const u32 *ids, u32 nr, u32 *agree);
 
 /* ---- commits ---- */
 /** seq_commit() - fsync or close of kv: seal whole blocks, apply a pending T, index. May block. */
@@ -117,6 +127,8 @@ int __must_check seq_kv_gone(struct sequence *seq, u64 new_id, struct sequence *
 /** seq_kv_arrived() - @from (a kv file renamed to be the sequence's kv) merges into the ids that the
  * directory had: UAPI rename rows. @old_ids is the directory's sequence before (may be NULL). */
 int __must_check seq_kv_arrived(struct sequence *from, struct sequence *old_ids);
+/** seq_let_go() - kv loses its name: whoever appends in place does so no more. May block. */
+int __must_check seq_let_go(struct sequence *seq);
 /** seq_ids_gone() - tokens unlinked or renamed over: ids go, attached-only blocks are detached. */
 int __must_check seq_ids_gone(struct sequence *seq);
 /** seq_ids_arrived() - ids of @from (a tokens.* file renamed to `tokens`) become this one's. */

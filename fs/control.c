@@ -8,6 +8,7 @@
 #include "fs/control.h"
 #include "fs/fseq.h"
 #include "fs/ops.h"
+#include "fs/rpc/rpc.h"
 
 enum { NODE_DIR = 1, NODE_FIRST_FILE = 2 };
 
@@ -21,6 +22,7 @@ static const struct node {
 	{"metrics", 0444, text_metrics},
 	{"tiers", 0444, text_tiers},
 	{"sequences", 0444, text_sequences},
+	{"sessions", 0444, text_sessions},
 	{"config", 0644, text_config},
 	{"control", 0666, NULL},
 };

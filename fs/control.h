@@ -11,6 +11,8 @@
 #include "fs/fuse.h"
 #include "fs/fs.h"
 
+struct fseq;
+
 #define CONTROL_NAME	   ".kvc"
 #define CONTROL_BIT	   (1ull << 62)
 #define CONTROL_STATUS_BIT (1ull << 61) /* status of the inode in the bits below */
@@ -72,6 +74,7 @@ struct request {
 	const struct cred *cred;
 	char *args[4]; /* unescaped; args[0] the verb */
 	unsigned int nr_args;
+	struct fseq *from; /* fork: the source, instead of args[1]; NULL: by its path */
 	struct {
 		char *key, *value;
 	} opts[4];
@@ -80,6 +83,13 @@ struct request {
 	u32 nr_ids;
 	struct textbuf *reply; /* "key=value ..." behind "ok", or the reason of an error */
 };
+/**
+ * request_walk() - follow @path from the root with the caller's permissions.
+ * @at: where it leads; with @name the directory of its last part, which @name then is
+ * Return: 0, -ENOENT, -ENOTDIR, -EACCES, -ENAMETOOLONG, with a reason in @reply. Lock held.
+ */
+int __must_check request_walk(struct request *r, const char *path, struct inode **at,
+			      const char **name);
 /** request_run() - Return: 0 or -errno with a reason in @reply. May block. */
 int __must_check request_run(struct request *r);
 

@@ -183,6 +183,8 @@ void text_config(struct fs *fs, const struct cred *cred, struct textbuf *tb)
 	textbuf_printf(tb, "high=%u\nlow=%u\nevict=lru\ncommit=%u\n", o->high_pct, o->low_pct,
 		       o->commit_seconds);
 	fs_unlock(fs);
+	/* clients take the rest of the line as it is */
+	textbuf_printf(tb, "socket=%s\n", o->socket ? o->socket : "none");
 	textbuf_printf(tb, "hugepages=%s\n", o->hugepages);
 	if (o->numa_node < 0)
 		textbuf_printf(tb, "numa=none\n");
@@ -205,7 +207,7 @@ static bool fixed_key(const char *key)
 {
 	static const char *const keys[] = {"source", "mountpoint", "dram",	 "pinned",
 					   "nvme",   "hbm",	   "codec.nvme", "write.nvme",
-					   "evict",  "hugepages",  "numa"};
+					   "evict",  "hugepages",  "numa",	 "socket"};
 
 	for (unsigned int i = 0; i < ARRAY_SIZE(keys); i++)
 		if (!strcmp(key, keys[i]))

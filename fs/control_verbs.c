@@ -40,8 +40,7 @@ static int no_more_options(struct request *r, unsigned int nr_args)
 	return 0;
 }
 
-/* Walk @path as the caller. @parent, @name: stop at the directory of the last part. Lock held. */
-static int walk(struct request *r, const char *path, struct inode **at, const char **name)
+int request_walk(struct request *r, const char *path, struct inode **at, const char **name)
 {
 	char part[NAME_MAX_BYTES + 1];
 	struct inode *inode = r->fs->root;
@@ -83,7 +82,7 @@ static int need(struct request *r, struct inode *inode, int mask, const char *pa
 static int match_root(struct request *r, const char *salt, u32 *root, struct nspace **ns)
 {
 	struct inode *dir;
-	int err = walk(r, r->args[1], &dir, NULL);
+	int err = request_walk(r, r->args[1], &dir, NULL);
 
 	if (!err)
 		err = need(r, dir, R_OK | X_OK, r->args[1]);
@@ -146,15 +145,23 @@ struct fork {
 	u32 nr;
 };
 
+static int fork_source(struct request *r, struct fork *f)
+{
+	if (!r->from)
+		return request_walk(r, r->args[1], &f->src, NULL);
+	f->src = r->from->dir;
+	return f->src ? 0 : refuse(r, -ESTALE, r->args[1], "the sequence is gone");
+}
+
 static int fork_resolve(struct request *r, struct fork *f)
 {
 	int err;
 
 	do {
 		f->gates = GATES_INIT;
-		err = walk(r, r->args[1], &f->src, NULL);
+		err = fork_source(r, f);
 		if (!err)
-			err = walk(r, r->args[2], &f->dir, &f->name);
+			err = request_walk(r, r->args[2], &f->dir, &f->name);
 		if (err)
 			return err;
 		if (!inode_is_dir(f->src) || !f->src->dir->fseq)
@@ -327,7 +334,7 @@ static int get_blocks(struct request *r, struct blocks *b)
 	int err;
 
 	fs_lock(r->fs);
-	err = walk(r, r->args[1], &inode, NULL);
+	err = request_walk(r, r->args[1], &inode, NULL);
 	if (!err)
 		err = need(r, inode, R_OK, r->args[1]);
 	if (!err && inode_is_dir(inode) && !inode->dir->fseq)
@@ -455,7 +462,7 @@ static int run_demote(struct request *r)
 static int drop_space(struct request *r, const char *path, u32 *space)
 {
 	struct inode *dir;
-	int err = walk(r, path, &dir, NULL);
+	int err = request_walk(r, path, &dir, NULL);
 
 	if (!err)
 		err = need(r, dir, W_OK, path);

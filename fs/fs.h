@@ -47,6 +47,9 @@ struct fs {
 	struct meta_txn log; /* records of finished operations, not yet submitted */
 	u64 log_seq;	     /* newest submitted sequence number */
 
+	struct list_head endpoints; /* of the programming interface (fs/rpc) */
+	u64 generation;		    /* of the handle opened last; begins with the time of the mount */
+
 	/* destroyed by the next fs_unlock(), outside the lock */
 	struct list_head dead_seqs;
 	struct body *dead_bodies;

@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <string.h>
 #include "allocator/base/bug.h"
+#include "allocator/base/clock.h"
+#include "allocator/base/log.h"
 #include "fs/fseq.h"
 
 struct nspace *nspace_new(struct fs *fs, const struct geometry *geo, u32 space)
@@ -18,6 +20,16 @@ struct nspace *nspace_new(struct fs *fs, const struct geometry *geo, u32 space)
 		return NULL;
 	}
 	return ns;
+}
+
+void nspace_set_owner(struct fs *fs, const struct inode *dir)
+{
+	struct pool_owner owner = {dir->uid, dir->gid, dir->mode & 0777};
+	int err = pool_set_space_owner(fs->pool, dir->dir->ns->space, &owner);
+
+	if (err)
+		log_warn("namespace %u: its memory is not shared with clients: %s",
+			 dir->dir->ns->space, strerror(-err));
 }
 
 struct nspace *nspace_get(struct nspace *ns)
@@ -48,6 +60,7 @@ struct fseq *fseq_adopt(struct fs *fs, struct nspace *ns, u64 id, struct sequenc
 	list_init(&fseq->live);
 	list_init(&fseq->active);
 	list_init(&fseq->dead);
+	list_init(&fseq->watches);
 	return fseq;
 }
 
@@ -105,11 +118,41 @@ void fseq_attach(struct fs *fs, struct fseq *fseq, struct inode *dir)
 void fseq_detach(struct fs *fs, struct fseq *fseq)
 {
 	KVC_BUG_ON(!fseq->dir);
+	fseq_gone(fseq);
 	list_del(&fseq->live);
 	fseq->live_on = false;
 	fseq->dir->dir->fseq = NULL;
 	fseq->dir = NULL;
 	fseq_put(fs, fseq);
+}
+
+void fseq_watch(struct fseq *fseq, struct fseq_watch *watch)
+{
+	list_add_tail(&watch->link, &fseq->watches);
+}
+
+void fseq_gone(struct fseq *fseq)
+{
+	struct fseq_watch *watch;
+
+	while (!list_empty(&fseq->watches)) {
+		watch = list_first_entry(&fseq->watches, struct fseq_watch, link);
+		list_del(&watch->link);
+		watch->gone(watch);
+	}
+}
+
+void fseq_set_state(struct fs *fs, struct fseq *fseq, enum seq_state state, u64 paused_s)
+{
+	seq_set_state(fseq->seq, state);
+	if (state == SEQ_QUEUED)
+		seq_prefetch(fseq->seq);
+	fs_lock(fs);
+	fseq->paused_until_ns = paused_s ? clock_real_ns() + paused_s * NSEC_PER_SEC : 0;
+	list_del(&fseq->active);
+	if (state == SEQ_QUEUED || state == SEQ_DECODING)
+		list_add_tail(&fseq->active, &fs->active_seqs);
+	fs_unlock(fs);
 }
 
 static struct inode **name_of(struct fseq *fseq, const struct inode *inode)

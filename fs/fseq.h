@@ -36,6 +36,16 @@ struct burial {
 	struct fseq *fseq; /* one reference, or NULL */
 };
 
+/**
+ * struct fseq_watch - somebody who has a sequence open by way of a session, and is told when its
+ * directory has it no more, or its kv loses its bytes to another name. Protected by the filesystem's
+ * lock.
+ */
+struct fseq_watch {
+	struct list_head link;
+	void (*gone)(struct fseq_watch *watch); /* called once, lock held */
+};
+
 /** struct fseq - protected by the filesystem's lock; @seq has its own. */
 struct fseq {
 	struct sequence *seq;	/* owned, set once */
@@ -48,11 +58,17 @@ struct fseq {
 	struct inode *dir, *kv, *ids; /* who names it now; not counted */
 	struct burial *buried;	      /* owned */
 	struct list_head dirty, live, active, dead;
+	struct list_head watches;     /* struct fseq_watch */
 	u64 paused_until_ns; /* expected return, 0: not told */
 };
 
 /* ---- namespaces ---- */
 struct nspace *nspace_new(struct fs *fs, const struct geometry *geo, u32 space);
+/**
+ * nspace_set_owner() - tell the pool whose the namespace at @dir is: who may see its memory. Where that
+ * fails, clients are given none of it. Lock held.
+ */
+void nspace_set_owner(struct fs *fs, const struct inode *dir);
 struct nspace *nspace_get(struct nspace *ns);
 void nspace_put(struct nspace *ns);
 
@@ -69,6 +85,10 @@ void fseq_put(struct fs *fs, struct fseq *fseq);
 void fseq_attach(struct fs *fs, struct fseq *fseq, struct inode *dir);
 /** fseq_detach() - its directory has none any more. */
 void fseq_detach(struct fs *fs, struct fseq *fseq);
+/** fseq_watch() - tell @watch when the sequence goes; list_del() ends it. */
+void fseq_watch(struct fseq *fseq, struct fseq_watch *watch);
+/** fseq_gone() - what its watchers had open is not this sequence any more. */
+void fseq_gone(struct fseq *fseq);
 /** fseq_set_inode() - @inode (KV or ids) has @fseq from now on (one more reference). */
 void fseq_set_inode(struct fs *fs, struct inode *inode, struct fseq *fseq);
 /** fseq_set_root() - chain root under which its blocks are indexed, 0: never. */
@@ -77,6 +97,9 @@ void fseq_set_root(struct fseq *fseq, u32 root);
 void fseq_mark_dirty(struct fs *fs, struct fseq *fseq);
 /** fseq_bury() - remove @ino's record and @old's records (either may be missing) with @fseq's. */
 int __must_check fseq_bury(struct fs *fs, struct fseq *fseq, u64 ino, struct fseq *old);
+
+/** fseq_set_state() - as user.kvc.state; @paused_s: expected return, 0 unknown. Lock not held. */
+void fseq_set_state(struct fs *fs, struct fseq *fseq, enum seq_state state, u64 paused_s);
 
 /** fseq_T() - committed tokens. */
 u32 fseq_T(struct fseq *fseq);

@@ -128,6 +128,7 @@ static int found_ns(struct fs *fs, struct inode *dir, const struct geometry *geo
 		if (inode_is_dir(d->inode))
 			set_ns(d->inode, ns);
 	nspace_put(ns);
+	nspace_set_owner(fs, dir);
 	dir->dir->ns_root = true;
 	log_counters(fs);
 	log_inode(fs, dir);

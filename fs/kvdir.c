@@ -94,6 +94,14 @@ void kvdir_changed(struct fs *fs, struct inode *inode)
 	notify_inval(inode->ino);
 }
 
+/* Nobody has pages of a file that is not open, or has to drop them at the next open anyway. */
+void kvdir_changed_range(struct fs *fs, struct inode *inode, u64 off, u64 len)
+{
+	inode->flags |= INODE_STALE_PAGES;
+	if (inode->nr_open)
+		notify_inval_range(inode->ino, off, len);
+}
+
 /* @fseq is the sequence of @dir from now on: found by its prefix, with its directory's priority. */
 static void settle_in(struct fs *fs, struct fseq *fseq, struct inode *dir)
 {
@@ -220,9 +228,16 @@ static int part(struct fs *fs, struct inode *inode, bool keep)
 	if (!fseq->dir)
 		return 0;
 	if (!other || !other->links) {
-		fseq_set_root(fseq, 0);
-		fseq_detach(fs, fseq);
-		return 0;
+		fseq_get(fseq);
+		fs_unlock(fs);
+		err = seq_let_go(fseq->seq);
+		fs_lock(fs);
+		if (!err) {
+			fseq_set_root(fseq, 0);
+			fseq_detach(fs, fseq);
+		}
+		fseq_put(fs, fseq);
+		return err;
 	}
 	fseq_get(fseq);
 	if (inode->kind == KIND_KV)
@@ -230,6 +245,8 @@ static int part(struct fs *fs, struct inode *inode, bool keep)
 	else
 		split = split_ids(fs, fseq, keep, &err);
 	if (!err) {
+		if (inode->kind == KIND_KV)
+			fseq_gone(fseq);
 		fseq_set_inode(fs, inode, split);
 		if (split)
 			fseq_put(fs, split);

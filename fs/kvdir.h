@@ -56,6 +56,8 @@ int __must_check kvdir_rename(struct fs *fs, const struct kv_rename *r);
 /** kvdir_gates() - want the gates of @dir's `kv` and `tokens`, alone. Lock held. */
 void kvdir_gates(struct gates *gates, struct inode *dir);
 
+/** kvdir_changed_range() - the same for [@off, @off + @len); told to the kernel only where it matters. */
+void kvdir_changed_range(struct fs *fs, struct inode *inode, u64 off, u64 len);
 /** kvdir_changed() - bytes of these files changed behind the page cache. Lock held. */
 void kvdir_changed(struct fs *fs, struct inode *inode);
 

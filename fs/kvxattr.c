@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "allocator/base/clock.h"
 #include "allocator/base/err.h"
 #include "allocator/base/log.h"
 #include "allocator/base/textbuf.h"
@@ -249,16 +248,7 @@ static int state_set(struct target *t)
 		i = SEQ_PAUSED;
 	if (i == ARRAY_SIZE(state_names))
 		return -EINVAL;
-	seq_set_state(t->fseq->seq, (enum seq_state)i);
-	seq_touch(t->fseq->seq);
-	if (i == SEQ_QUEUED)
-		seq_prefetch(t->fseq->seq);
-	fs_lock(t->fs);
-	t->fseq->paused_until_ns = seconds ? clock_real_ns() + seconds * NSEC_PER_SEC : 0;
-	list_del(&t->fseq->active);
-	if (i == SEQ_QUEUED || i == SEQ_DECODING)
-		list_add_tail(&t->fseq->active, &t->fs->active_seqs);
-	fs_unlock(t->fs);
+	fseq_set_state(t->fs, t->fseq, (enum seq_state)i, seconds);
 	return 0;
 }
 

@@ -345,6 +345,7 @@ static int enter_ns(struct loader *l, struct inode *top, struct nspace *ns)
 
 	top->dir->ns_root = true;
 	top->dir->ns = nspace_get(ns);
+	nspace_set_owner(l->fs, top);
 	while ((d = tree_walk(top, d))) {
 		if (!inode_is_dir(d->inode))
 			continue;

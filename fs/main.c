@@ -16,6 +16,8 @@
 #include "allocator/base/log.h"
 #include "allocator/base/textbuf.h"
 #include "fs/persist.h"
+#include "fs/rpc/rpc.h"
+#include "fs/rpc/server.h"
 #include "fs/session.h"
 #include "fs/store.h"
 #include "fs/tick.h"
@@ -26,6 +28,7 @@ struct daemon {
 	struct fs fs;
 	struct store *store;
 	struct ticker *ticker;
+	struct rpc_server *server;	/* session socket, NULL: none */
 	pthread_t signals;
 	int ready_fd;  /* pipe to the waiting parent, -1: none */
 	atomic_bool stopping;	/* the end has come by itself: the signal thread may go */
@@ -169,12 +172,31 @@ static int flush_all(struct daemon *d)
 	return err;
 }
 
-static int serve(struct daemon *d)
+/* A mount without its socket serves files all the same, unless somebody said where it is to be. */
+static int start_server(struct daemon *d)
 {
-	int err = ticker_start(&d->ticker, &d->fs), end;
+	struct textbuf why = TEXTBUF_INIT;
+	bool wanted = d->opts.socket;
+	int err = rpc_server_start(&d->server, &d->fs, &why);
 
 	if (err)
+		log_warn("%s: no sessions", why.text ? why.text : strerror(-err));
+	if (d->server && !wanted)
+		d->opts.socket = strdup(rpc_server_path(d->server));
+	textbuf_free(&why);
+	return wanted ? err : 0;
+}
+
+static int serve(struct daemon *d)
+{
+	int err = start_server(d), end;
+
+	if (!err)
+		err = ticker_start(&d->ticker, &d->fs);
+	if (err) {
+		rpc_server_stop(d->server);
 		return err;
+	}
 	err = -pthread_create(&d->signals, NULL, signal_main, d);
 	if (!err) {
 		err = session_run(&d->fs, on_ready, d);
@@ -182,7 +204,9 @@ static int serve(struct daemon *d)
 		pthread_kill(d->signals, SIGUSR2);
 		pthread_join(d->signals, NULL);
 	}
+	rpc_server_stop(d->server);
 	session_end(&d->fs);
+	endpoints_end(&d->fs);
 	ticker_stop(d->ticker);
 	end = flush_all(d);
 	return err ? err : end;

@@ -12,6 +12,8 @@ struct fuse_session;
 
 int __must_check notify_start(struct fuse_session *session);
 void notify_stop(void);
+/** notify_inval_range() - those of [@off, @off + @len); @len 0: to the end. Never blocks. */
+void notify_inval_range(u64 ino, u64 off, u64 len);
 /** notify_inval() - drop all cached pages of @ino, soon. Never blocks. */
 void notify_inval(u64 ino);
 

@@ -11,11 +11,14 @@
 #include "fs/fuse.h"
 #include "fs/persist.h"
 
-/** struct file - an open file (fi->fh). */
+struct file_rpc;
+
+/** struct file - an open file (fi->fh), or the mount's root opened as a directory. */
 struct file {
 	struct inode *inode; /* counted in nr_open */
 	int flags;	     /* as opened */
 	bool settled;	     /* ids: closed once, and not written through it since */
+	struct file_rpc *rpc; /* owned; its ioctls so far, or NULL; set once, under the lock */
 };
 
 static inline struct file *file_of(const struct fuse_file_info *fi)
@@ -98,6 +101,10 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 			struct fuse_file_info *fi_out, size_t len, int flags);
 void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len,
 		  struct fuse_file_info *fi);
+
+void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg,
+	      struct fuse_file_info *fi, unsigned int flags, const void *in, size_t in_bytes,
+	      size_t out_bytes);
 
 void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
 		 int flags);

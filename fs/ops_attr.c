@@ -73,8 +73,11 @@ static int set_attributes(struct fs *fs, struct inode *inode, const struct stat 
 	set_times(inode, attr, to_set);
 	log_inode(fs, inode);
 	err = log_submit(fs);
-	if (!err)
+	if (!err) {
+		if (inode_is_dir(inode) && inode->dir->ns_root)
+			nspace_set_owner(fs, inode);
 		return 0;
+	}
 	inode->mode = was.mode;
 	inode->uid = was.uid;
 	inode->gid = was.gid;

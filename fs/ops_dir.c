@@ -4,6 +4,7 @@
 #include <string.h>
 #include "fs/control.h"
 #include "fs/ops.h"
+#include "fs/rpc/ioctl.h"
 
 /* "." and ".." are asked for by those who hold a file handle only (export). */
 static struct inode *lookup(struct fs *fs, u64 parent, const char *name)
@@ -82,6 +83,7 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
 	struct inode *inode;
+	struct file *file = NULL;
 
 	if (control_owns(ino)) {
 		fuse_reply_open(req, fi);
@@ -90,14 +92,14 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fs_lock(fs);
 	inode = inode_find(fs, ino);
 	if (inode)
-		inode->nr_open++;
+		file = file_open(fs, inode, O_RDONLY);
 	fs_unlock(fs);
-	if (!inode) {
-		fuse_reply_err(req, ESTALE);
+	fi->fh = (uintptr_t)file;
+	if (!file) {
+		fuse_reply_err(req, inode ? ENOMEM : ESTALE);
 	} else if (fuse_reply_open(req, fi) == -ENOENT) {
 		fs_lock(fs);
-		inode->nr_open--;
-		inode_drop_if_unused(fs, inode);
+		file_close(fs, file);
 		fs_unlock(fs);
 	}
 }
@@ -105,15 +107,11 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
-	struct inode *inode;
 
 	if (!control_owns(ino)) {
+		file_rpc_free(file_of(fi)->rpc);
 		fs_lock(fs);
-		inode = inode_find(fs, ino);
-		if (inode) {
-			inode->nr_open--;
-			inode_drop_if_unused(fs, inode);
-		}
+		file_close(fs, file_of(fi));
 		fs_unlock(fs);
 	}
 	fuse_reply_err(req, 0);

@@ -8,6 +8,7 @@
 #include "fs/control.h"
 #include "fs/kvdir.h"
 #include "fs/ops.h"
+#include "fs/rpc/ioctl.h"
 
 struct file *file_open(struct fs *fs, struct inode *inode, int flags)
 {
@@ -496,6 +497,7 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		control_release(req, fi);
 		return;
 	}
+	file_rpc_free(file->rpc);
 	fs_lock(fs);
 	inode = file->inode;
 	if (inode->body && inode_has_body(inode) && inode->body->shown && inode->nr_writers == 1 &&

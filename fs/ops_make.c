@@ -6,18 +6,8 @@
 #include "fs/control.h"
 #include "fs/fs_format.h"
 #include "fs/kvdir.h"
+#include "fs/make.h"
 #include "fs/ops.h"
-
-/** struct make - a new file, as the caller of the operation wants it. */
-struct make {
-	fuse_req_t req;
-	fuse_ino_t parent;
-	const char *name;
-	u32 mode;
-	int flags; /* open flags of create; O_EXCL for mknod */
-	u64 rdev;
-	const char *target; /* symlink */
-};
 
 /* Directory @ino, its gate taken alone, fit for a new @name; NULL and *err otherwise. Lock held. */
 static struct inode *dir_for_name(struct fs *fs, u64 ino, const char *name, struct gates *gates,
@@ -58,12 +48,10 @@ static int check_kind(const struct inode *dir, const struct make *m)
 	return kind == KIND_KV || kind == KIND_IDS ? -EPERM : 0;
 }
 
-static void set_owner(struct inode *inode, const struct inode *dir, fuse_req_t req)
+static void set_owner(struct inode *inode, const struct inode *dir, const struct make *m)
 {
-	const struct fuse_ctx *ctx = fuse_req_ctx(req);
-
-	inode->uid = ctx->uid;
-	inode->gid = ctx->gid;
+	inode->uid = m->uid;
+	inode->gid = m->gid;
 	if (!(dir->mode & S_ISGID))
 		return;
 	inode->gid = dir->gid;
@@ -112,8 +100,7 @@ static void unmake(struct fs *fs, struct inode *inode, struct inode *dir)
 	inode_drop_if_unused(fs, inode);
 }
 
-/* The new inode, named and logged, or NULL and *err. Lock held. */
-static struct inode *make_inode(struct fs *fs, struct inode *dir, const struct make *m, int *err)
+struct inode *make_inode(struct fs *fs, struct inode *dir, const struct make *m, int *err)
 {
 	struct inode *inode = inode_new(fs, kind_for(dir, m), m->mode);
 	struct dentry *dentry;
@@ -121,7 +108,7 @@ static struct inode *make_inode(struct fs *fs, struct inode *dir, const struct m
 	*err = -ENOMEM;
 	if (!inode)
 		return NULL;
-	set_owner(inode, dir, m->req);
+	set_owner(inode, dir, m);
 	*err = fill_content(fs, inode, dir, m);
 	if (*err) {
 		unmake(fs, inode, dir);
@@ -146,24 +133,24 @@ static struct inode *make_inode(struct fs *fs, struct inode *dir, const struct m
 	return inode;
 }
 
-/*
- * Make a file and reply. @fi: also open it (create).
- */
-static void make(const struct make *m, struct fuse_file_info *fi)
+/* Make a file for the caller and reply. @fi: also open it (create). */
+static void make(fuse_req_t req, fuse_ino_t parent, struct make *m, struct fuse_file_info *fi)
 {
-	struct fs *fs = fs_of(m->req);
+	struct fs *fs = fs_of(req);
 	struct fuse_entry_param entry;
 	struct inode *dir, *inode = NULL;
 	struct file *file = NULL;
 	struct gates gates;
 	int err, sent;
 
-	if (control_owns(m->parent)) {
-		fuse_reply_err(m->req, EPERM);
+	m->uid = fuse_req_ctx(req)->uid;
+	m->gid = fuse_req_ctx(req)->gid;
+	if (control_owns(parent)) {
+		fuse_reply_err(req, EPERM);
 		return;
 	}
 	fs_lock(fs);
-	dir = dir_for_name(fs, m->parent, m->name, &gates, &err);
+	dir = dir_for_name(fs, parent, m->name, &gates, &err);
 	if (dir)
 		err = check_kind(dir, m);
 	if (!err)
@@ -180,12 +167,12 @@ static void make(const struct make *m, struct fuse_file_info *fi)
 	gates_drop(fs, &gates);
 	fs_unlock(fs);
 	if (err)
-		sent = fuse_reply_err(m->req, -err);
+		sent = fuse_reply_err(req, -err);
 	else if (fi && !file)
-		sent = fuse_reply_err(m->req, ENOMEM);
+		sent = fuse_reply_err(req, ENOMEM);
 	else
-		sent = fi ? fuse_reply_create(m->req, &entry, fi)
-			  : fuse_reply_entry(m->req, &entry);
+		sent = fi ? fuse_reply_create(req, &entry, fi)
+			  : fuse_reply_entry(req, &entry);
 	if (err || (sent == 0 && (!fi || file)))
 		return;
 	fs_lock(fs);
@@ -198,47 +185,41 @@ static void make(const struct make *m, struct fuse_file_info *fi)
 void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 	       struct fuse_file_info *fi)
 {
-	struct make m = {.req = req,
-			 .parent = parent,
-			 .name = name,
+	struct make m = {.name = name,
 			 .mode = S_IFREG | (mode & 07777),
 			 .flags = fi->flags};
 
-	make(&m, fi);
+	make(req, parent, &m, fi);
 }
 
 void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
 {
-	struct make m = {.req = req,
-			 .parent = parent,
-			 .name = name,
+	struct make m = {.name = name,
 			 .mode = mode & S_IFMT ? mode : S_IFREG | mode,
 			 .flags = O_EXCL,
 			 .rdev = rdev};
 
-	make(&m, NULL);
+	make(req, parent, &m, NULL);
 }
 
 void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 {
 	struct make m = {
-		.req = req, .parent = parent, .name = name, .mode = S_IFDIR | (mode & 07777)};
+		.name = name, .mode = S_IFDIR | (mode & 07777)};
 
-	make(&m, NULL);
+	make(req, parent, &m, NULL);
 }
 
 void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
 {
-	struct make m = {.req = req,
-			 .parent = parent,
-			 .name = name,
+	struct make m = {.name = name,
 			 .mode = S_IFLNK | 0777,
 			 .target = target};
 
 	if (strlen(target) > 4095)
 		fuse_reply_err(req, ENAMETOOLONG);
 	else
-		make(&m, NULL);
+		make(req, parent, &m, NULL);
 }
 
 static int check_link(struct inode *inode, struct inode *dir, const char *name)

@@ -210,6 +210,13 @@ static int opt_hugepages(struct fs_opts *o, const char *v, const char *opt, stru
 	return bad(why, opt, "auto, tmpfs, hugetlb or off");
 }
 
+static int opt_socket(struct fs_opts *o, const char *v, const char *opt, struct textbuf *why)
+{
+	if (*v != '/' && strcmp(v, "none"))
+		return bad(why, opt, "an absolute path, or none");
+	return set_string(&o->socket, v);
+}
+
 static int opt_numa(struct fs_opts *o, const char *v, const char *opt, struct textbuf *why)
 {
 	u64 node;
@@ -246,7 +253,7 @@ static const struct option_def {
 	{"commit=", opt_commit},
 	{"hugepages=", opt_hugepages},
 	{"numa=", opt_numa},
-	{"socket=", opt_never},
+	{"socket=", opt_socket},
 };
 
 /* Words of fstab that are for mount(8) and systemd, or the default anyway. */
@@ -434,7 +441,8 @@ void opts_free(struct fs_opts *opts)
 	free(opts->source);
 	free(opts->mountpoint);
 	free(opts->fuse);
-	opts->source = opts->mountpoint = opts->fuse = NULL;
+	free(opts->socket);
+	opts->source = opts->mountpoint = opts->fuse = opts->socket = NULL;
 }
 
 void opts_usage(struct textbuf *tb)
@@ -461,8 +469,9 @@ void opts_usage(struct textbuf *tb)
 		"  -o commit=SECONDS    metadata commit interval (1)\n"
 		"  -o hugepages=MODE    auto, tmpfs, hugetlb, off (auto)\n"
 		"  -o numa=NODE         bind the pool (none)\n"
+		"  -o socket=PATH       session socket, or none (SOURCE.socket, else under /run)\n"
 		"  -o allow_other, ro, noatime, ...   as for any FUSE mount\n"
 		"\n"
-		"Sizes take K M G T. Not in this version: hbm, remote, codecs, pinned, socket,\n"
+		"Sizes take K M G T. Not in this version: hbm, remote, codecs, pinned,\n"
 		"several SOURCEs, block devices, --cuse.\n");
 }

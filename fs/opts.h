@@ -11,6 +11,7 @@ struct textbuf;
 struct fs_opts {
 	char *source; /* store directory, NULL: volatile */
 	char *mountpoint;
+	char *socket;	/* path of the session socket, or "none"; NULL: default, until it is there */
 	char *fuse;	/* options handed on to FUSE, comma separated, or NULL */
 	u64 dram_bytes; /* 0: default */
 	u64 nvme_bytes; /* 0: default or what the store has */

@@ -95,6 +95,7 @@ static const struct fuse_lowlevel_ops fs_ops = {
 	.removexattr = op_removexattr,
 	.copy_file_range = op_copy_file_range,
 	.fallocate = op_fallocate,
+	.ioctl = op_ioctl,
 };
 
 /* fsname may hold commas: libfuse wants them behind a backslash. */

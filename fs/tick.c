@@ -142,12 +142,17 @@ void persist_make_room(struct fs *fs)
 		log_warn("making room: %d", -err);
 }
 
-/* A sequence that nobody has touched for a while is not being decoded, whatever it was told. */
+/*
+ * A sequence that nobody has touched for a while is not being decoded, whatever it was told; but a
+ * session that has it open says itself when it is done. Holds the filesystem's lock.
+ */
 static bool state_stale(struct fseq *fseq, u64 now)
 {
 	struct sequence *s = fseq->seq;
 	bool stale;
 
+	if (!list_empty(&fseq->watches))
+		return false;
 	lock_acquire(&s->tab.lock);
 	stale = s->last_use_ns + STATE_TIMEOUT_NS < now;
 	lock_release(&s->tab.lock);

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The dram tier: one pool file, mapped once, so that its bytes are reached by address. Clients map
- * the same file; a GPU driver may pin parts of it. Transfers are memcpy, done at once, on the
- * submitter's thread: code that moves blocks need not know which side is memory.
+ * The dram tier: slab files mapped side by side into one range of addresses, so that the tier is
+ * linear for everybody here while clients get the files one by one. A GPU driver may pin parts of it.
+ * Transfers are memcpy, done at once, on the submitter's thread: code that moves blocks need not know
+ * which side is memory.
+ *
+ * A descriptor that a client has cannot be taken back. So a slab that is to hold bytes which its
+ * clients may not see gets a fresh file at the same addresses (tier_renew()); the old one loses its
+ * pages and lives on, empty, for those who still map it.
  *
  * The mapping is aligned to a huge page, for a file offset and its address must agree modulo 2 MiB
  * before the kernel maps a huge page by one entry.
@@ -14,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "allocator/base/err.h"
@@ -23,17 +29,27 @@
 #include "tiers/tier.h"
 #include "tiers/tier_impl.h"
 
-#define MAX_NODES 1024
+#define MAX_NODES   1024
+#define OTHER_FILES 1024 /* what may be open besides the slabs */
 
-/* All members are set once, at open. */
+/* All members are set once, at open, but for the descriptors: see dram_renew(). */
 struct dram {
 	struct dram_pool pool;
-	char *base;	/* the pool, mapped shared */
-	u64 size_bytes;
+	char *base;	/* reserved addresses, the slabs are mapped over them */
+	u64 size_bytes, slab_bytes;
+	u32 nr_slabs;
+	int numa_node;	/* -1: none */
+	int *fd;	/* a slab's file, owned; -1: none. Written atomically */
+	struct dram_guard guard;
 };
 
-/* Map @fd at a huge-page boundary: reserve more than needed, then map over the aligned middle. */
-static void *map_aligned(int fd, u64 bytes)
+static u64 slab_len(const struct dram *dram, u32 slab)
+{
+	return min(dram->slab_bytes, dram->size_bytes - slab * dram->slab_bytes);
+}
+
+/* Reserve addresses at a huge-page boundary: more than needed, then cut to the aligned middle. */
+static void *reserve(u64 bytes)
 {
 	u64 reserved = bytes + KVC_HUGE_SIZE;
 	char *area = mmap(NULL, reserved, PROT_NONE,
@@ -43,14 +59,6 @@ static void *map_aligned(int fd, u64 bytes)
 	if (area == MAP_FAILED)
 		return NULL;
 	base = (char *)round_up_pow2((uintptr_t)area, KVC_HUGE_SIZE);
-	if (mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
-	    MAP_FAILED) {
-		int err = errno;
-
-		munmap(area, reserved);
-		errno = err;
-		return NULL;
-	}
 	end = base + bytes;
 	if (base > area)
 		munmap(area, base - area);
@@ -63,70 +71,164 @@ static void *map_aligned(int fd, u64 bytes)
  * Prefer the node, not insist on it: with MPOL_BIND a full node would kill us at a page fault while
  * the next node has memory.
  */
-static int bind_node(struct dram *dram, int node, struct textbuf *why)
+static int bind_node(void *addr, u64 bytes, int node)
 {
 	unsigned long mask[MAX_NODES / (8 * sizeof(long))] = {0};
+
+	mask[node / (8 * sizeof(long))] = 1ul << (node % (8 * sizeof(long)));
+	return syscall(SYS_mbind, addr, bytes, MPOL_PREFERRED, mask, (unsigned long)MAX_NODES, 0)
+		       ? -errno
+		       : 0;
+}
+
+static int check_node(int node, struct textbuf *why)
+{
 	char path[64];
 
 	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d", node);
 	if (node < 0 || node >= MAX_NODES || access(path, F_OK))
 		return tier_why(why, -EINVAL, "numa=%d: there is no such memory node", node);
-	mask[node / (8 * sizeof(long))] = 1ul << (node % (8 * sizeof(long)));
-	if (syscall(SYS_mbind, dram->base, dram->size_bytes, MPOL_PREFERRED, mask,
-		    (unsigned long)MAX_NODES, 0)) {
-		int err = -errno;
-
-		return tier_why(why, err, "numa=%d: the kernel refused to bind the pool: %s", node,
-				strerror(-err));
-	}
 	return 0;
 }
 
-static int map_pool(struct dram *dram, const struct tier_opts *opts, struct textbuf *why)
+/*
+ * Map @fd, ready in every respect, elsewhere first: what lies at the slab's addresses stays there
+ * until it can be replaced in one step. @what: the step that failed.
+ */
+static int slab_map(struct dram *dram, u32 slab, int fd, const char **what)
 {
+	u64 bytes = slab_len(dram, slab);
+	void *at = dram->base + slab * dram->slab_bytes;
+	void *tmp = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	int err = 0;
+
+	*what = "mmap";
+	if (tmp == MAP_FAILED)
+		return -errno;
+	/* Neither is needed for correctness. */
+	madvise(tmp, bytes, MADV_DONTDUMP);
+	if (dram->pool.want_huge)
+		madvise(tmp, bytes, MADV_HUGEPAGE);
+	*what = "mbind";
+	if (dram->numa_node != -1)
+		err = bind_node(tmp, bytes, dram->numa_node);
+	if (!err) {
+		*what = "mremap";
+		if (mremap(tmp, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED)
+			return 0;
+		err = -errno;
+	}
+	munmap(tmp, bytes);
+	return err;
+}
+
+static int slab_make(struct dram *dram, u32 slab, const char **what)
+{
+	int fd = dram_pool_file(&dram->pool, dram->slab_bytes);
 	int err;
 
-	dram->base = map_aligned(dram->pool.fd, dram->size_bytes);
-	if (!dram->base) {
-		err = -errno;
-		return tier_why(why, err, "cannot map the %s pool of %" PRIu64 " MiB: %s%s",
-				dram->pool.kind, dram->size_bytes >> 20, strerror(-err),
-				strcmp(dram->pool.kind, "hugetlb")
-					? ""
-					: " (are enough huge pages reserved, vm.nr_hugepages?)");
+	*what = "create";
+	if (fd < 0)
+		return fd;
+	err = slab_map(dram, slab, fd, what);
+	if (err) {
+		close(fd);
+		return err;
 	}
-	/* Neither is needed for correctness. */
-	madvise(dram->base, dram->size_bytes, MADV_DONTDUMP);
-	if (dram->pool.want_huge)
-		madvise(dram->base, dram->size_bytes, MADV_HUGEPAGE);
-	if (opts->numa_node == -1)
-		return 0;
-	err = bind_node(dram, opts->numa_node, why);
-	if (err)
+	__atomic_store_n(&dram->fd[slab], fd, __ATOMIC_RELAXED);
+	return 0;
+}
+
+static void unmake(struct dram *dram)
+{
+	dram_guard_end(&dram->guard);
+	for (u32 i = 0; dram->fd && i < dram->nr_slabs; i++)
+		if (dram->fd[i] >= 0)
+			close(dram->fd[i]);
+	if (dram->base)
 		munmap(dram->base, dram->size_bytes);
-	return err;
+	dram_pool_close(&dram->pool);
+	free(dram->fd);
+	free(dram);
+}
+
+/* The slabs' descriptors, next to those that everything else needs. */
+static int allow_files(u32 nr_slabs, struct textbuf *why)
+{
+	struct rlimit limit;
+	u64 need = nr_slabs + OTHER_FILES;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return -errno;
+	if (limit.rlim_cur >= need)
+		return 0;
+	if (limit.rlim_max < need)
+		return tier_why(why, -EMFILE,
+				"dram: the pool needs %" PRIu64
+				" open files, %llu are allowed: raise the limit (ulimit -n)",
+				need, (unsigned long long)limit.rlim_max);
+	limit.rlim_cur = limit.rlim_max;
+	return setrlimit(RLIMIT_NOFILE, &limit) ? -errno : 0;
+}
+
+static int make_slabs(struct dram *dram, struct textbuf *why)
+{
+	dram->fd = kvc_alloc_array(dram->nr_slabs, sizeof(*dram->fd));
+	if (!dram->fd)
+		return -ENOMEM;
+	for (u32 i = 0; i < dram->nr_slabs; i++)
+		dram->fd[i] = -1;
+	dram->base = reserve(dram->size_bytes);
+	if (!dram->base)
+		return tier_why(why, -ENOMEM, "no %" PRIu64 " MiB of addresses for the pool",
+				dram->size_bytes >> 20);
+	for (u32 i = 0; i < dram->nr_slabs; i++) {
+		const char *what;
+		int err = slab_make(dram, i, &what);
+
+		if (err)
+			return tier_why(why, err,
+					"cannot make the %s pool of %" PRIu64 " MiB: %s: %s%s",
+					dram->pool.kind, dram->size_bytes >> 20, what, strerror(-err),
+					strcmp(dram->pool.kind, "hugetlb")
+						? ""
+						: " (are enough huge pages reserved, vm.nr_hugepages?)");
+	}
+	return 0;
 }
 
 static int dram_open(struct tier *tier, const struct tier_opts *opts, struct textbuf *why)
 {
-	struct dram *dram = calloc(1, sizeof(*dram));
-	int err;
+	struct dram *dram;
+	int err = opts->numa_node == -1 ? 0 : check_node(opts->numa_node, why);
 
+	if (err)
+		return err;
+	dram = calloc(1, sizeof(*dram));
 	if (!dram)
 		return -ENOMEM;
 	dram->size_bytes = opts->size_bytes;
-	err = dram_pool_create(&dram->pool, opts, why);
+	dram->slab_bytes = tier_slab_bytes(tier);
+	dram->nr_slabs = (u32)div_round_up(dram->size_bytes, dram->slab_bytes);
+	dram->numa_node = opts->numa_node;
+	err = allow_files(dram->nr_slabs, why);
 	if (err)
 		goto free_dram;
-	err = map_pool(dram, opts, why);
+	err = dram_pool_open(&dram->pool, opts, why);
 	if (err)
-		goto close_pool;
+		goto free_dram;
+	err = make_slabs(dram, why);
+	if (err) {
+		unmake(dram);
+		return err;
+	}
+	dram->guard = (struct dram_guard){dram->base, dram->size_bytes, dram->slab_bytes, dram->fd};
+	if (dram->pool.mount >= 0) /* memfds are sealed */
+		dram_guard_begin(&dram->guard);
 	tier->priv = dram;
-	log_info("tier %s: %" PRIu64 " MiB on %s", tier->name, dram->size_bytes >> 20,
-		 dram->pool.kind);
+	log_info("tier %s: %" PRIu64 " MiB on %s, %u files", tier->name, dram->size_bytes >> 20,
+		 dram->pool.kind, dram->nr_slabs);
 	return 0;
-close_pool:
-	close(dram->pool.fd);
 free_dram:
 	free(dram);
 	return err;
@@ -134,11 +236,7 @@ free_dram:
 
 static void dram_close(struct tier *tier)
 {
-	struct dram *dram = tier->priv;
-
-	munmap(dram->base, dram->size_bytes);
-	close(dram->pool.fd);
-	free(dram);
+	unmake(tier->priv);
 }
 
 static int dram_submit(struct tier *tier, struct tier_io **ios, unsigned int nr)
@@ -159,6 +257,14 @@ static void *dram_map(struct tier *tier, u64 off, u64 bytes)
 	return dram->base + off;
 }
 
+static void punch(struct dram *dram, u64 off, u64 bytes)
+{
+	u32 slab = (u32)(off / dram->slab_bytes);
+
+	fallocate(dram->fd[slab], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+		  (off_t)(off % dram->slab_bytes), (off_t)bytes);
+}
+
 /* Whole huge pages only: punching a part would split the page and free nothing. */
 static void dram_discard(struct tier *tier, u64 off, u64 bytes)
 {
@@ -166,9 +272,29 @@ static void dram_discard(struct tier *tier, u64 off, u64 bytes)
 	u64 start = round_up_pow2(off, KVC_HUGE_SIZE);
 	u64 end = (off + bytes) & ~(u64)(KVC_HUGE_SIZE - 1);
 
-	if (start < end)
-		fallocate(dram->pool.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start,
-			  end - start);
+	while (start < end) {
+		u64 part = min(end - start, dram->slab_bytes - start % dram->slab_bytes);
+
+		punch(dram, start, part);
+		start += part;
+	}
+}
+
+/* Pages first: where they are counted, as with hugetlb, the new file could not have its own. */
+static int dram_renew(struct tier *tier, u32 slab)
+{
+	struct dram *dram = tier->priv;
+	int old = dram->fd[slab], err;
+	const char *what;
+
+	punch(dram, slab * dram->slab_bytes, slab_len(dram, slab));
+	err = slab_make(dram, slab, &what);
+	if (err) {
+		log_error("pool file %u cannot be replaced: %s: %s", slab, what, strerror(-err));
+		return err;
+	}
+	close(old);
+	return 0;
 }
 
 static void dram_to_text(struct tier *tier, struct textbuf *tb)
@@ -187,12 +313,15 @@ const struct tier_ops tier_dram_ops = {
 	.poll = dram_poll,
 	.map = dram_map,
 	.discard = dram_discard,
+	.renew = dram_renew,
 	.to_text = dram_to_text,
 };
 
-int tier_dram_fd(struct tier *tier)
+int tier_dram_file(struct tier *tier, u32 slab)
 {
 	struct dram *dram = tier->priv;
 
-	return tier->ops == &tier_dram_ops ? dram->pool.fd : -1;
+	if (tier->ops != &tier_dram_ops || slab >= dram->nr_slabs)
+		return -1;
+	return dram->fd[slab];
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the dram tier's pool file comes from.
+ * Where the dram tier's slab files come from.
  *
  *	tmpfs	 a private tmpfs mounted with huge=always, never attached to any path. Huge pages
  *		 whatever the system-wide shmem setting says; needs CAP_SYS_ADMIN.
@@ -87,42 +87,44 @@ u64 dram_memory_available(void)
 	return min(file_number("/proc/meminfo", "MemAvailable:", 1024), cgroup_limit());
 }
 
-static int tmpfs_config(int fs, u64 size_bytes)
+/*
+ * No limit of its own: a client that still maps a file which was replaced can make pages of it come
+ * back, and must not be able to use up what the others need.
+ */
+static int tmpfs_config(int fs)
 {
-	char size[32];
-
-	/* Some room above the pool, so that the limit is never what a page allocation meets. */
-	snprintf(size, sizeof(size), "%" PRIu64, size_bytes + 2 * KVC_HUGE_SIZE);
 	if (fsconfig(fs, FSCONFIG_SET_STRING, "huge", "always", 0) ||
-	    fsconfig(fs, FSCONFIG_SET_STRING, "size", size, 0) ||
+	    fsconfig(fs, FSCONFIG_SET_STRING, "size", "0", 0) ||
 	    fsconfig(fs, FSCONFIG_SET_STRING, "mode", "0700", 0) ||
 	    fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0))
 		return -errno;
 	return 0;
 }
 
-/* The mount is never attached: it lives as long as its one open file. */
-static int tmpfs_file(u64 size_bytes)
+/* The mount is never attached: it lives as long as its directory or a file is open. */
+static int tmpfs_mount(void)
 {
 	int fs = fsopen("tmpfs", FSOPEN_CLOEXEC);
-	int err, mount, fd;
+	int err, mount;
 
 	if (fs < 0)
 		return -errno;
-	err = tmpfs_config(fs, size_bytes);
+	err = tmpfs_config(fs);
 	if (err)
 		goto close_fs;
 	mount = fsmount(fs, FSMOUNT_CLOEXEC,
 			MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
-	err = mount < 0 ? -errno : 0;
-	if (err)
-		goto close_fs;
-	fd = openat(mount, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-	err = fd < 0 ? -errno : fd;
-	close(mount);
+	err = mount < 0 ? -errno : mount;
 close_fs:
 	close(fs);
 	return err;
+}
+
+static int tmpfs_file(int mount)
+{
+	int fd = openat(mount, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+	return fd < 0 ? -errno : fd;
 }
 
 static int memfd_file(unsigned int flags)
@@ -132,65 +134,87 @@ static int memfd_file(unsigned int flags)
 	return fd < 0 ? -errno : fd;
 }
 
-static int pool_size(struct dram_pool *pool, u64 size_bytes)
+static int size_file(int fd, u64 bytes)
 {
 	/* A memfd is mode 0777: without this, any uid could reopen a descriptor it was given. */
-	if (fchmod(pool->fd, 0600) || ftruncate(pool->fd, size_bytes))
+	if (fchmod(fd, 0600) || ftruncate(fd, (off_t)bytes))
 		return -errno;
-	/* A client that shrank the file would make our next memcpy a SIGBUS; tmpfs has no seals. */
-	fcntl(pool->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+	/* tmpfs has no seals: see dram_guard.c. */
+	fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 	return 0;
 }
 
-static int pool_file(struct dram_pool *pool, const char *mode, u64 size_bytes, struct textbuf *why)
+int dram_pool_file(struct dram_pool *pool, u64 bytes)
+{
+	int fd = pool->mount >= 0 ? tmpfs_file(pool->mount) : memfd_file(pool->memfd_flags);
+	int err = fd < 0 ? fd : size_file(fd, bytes);
+
+	if (err && fd >= 0)
+		close(fd);
+	return err ? err : fd;
+}
+
+void dram_pool_close(struct dram_pool *pool)
+{
+	if (pool->mount >= 0)
+		close(pool->mount);
+	pool->mount = -1;
+}
+
+/* A mount that works: the kernel may know tmpfs and still refuse files or huge pages there. */
+static int try_tmpfs(struct dram_pool *pool)
+{
+	int mount = tmpfs_mount(), fd;
+
+	if (mount < 0)
+		return mount;
+	fd = tmpfs_file(mount);
+	if (fd < 0) {
+		close(mount);
+		return fd;
+	}
+	close(fd);
+	*pool = (struct dram_pool){.mount = mount, .kind = "tmpfs"};
+	return 0;
+}
+
+static int choose(struct dram_pool *pool, const char *mode, struct textbuf *why)
 {
 	bool automatic = !strcmp(mode, "auto");
 
 	if (automatic || !strcmp(mode, "tmpfs")) {
-		*pool = (struct dram_pool){.fd = tmpfs_file(size_bytes), .kind = "tmpfs"};
-		if (pool->fd >= 0)
+		int err = try_tmpfs(pool);
+
+		if (!err)
 			return 0;
 		if (!automatic)
-			return tier_why(why, pool->fd,
+			return tier_why(why, err,
 					"hugepages=tmpfs: no private tmpfs with huge=always: %s "
 					"(needs CAP_SYS_ADMIN and huge pages for tmpfs)",
-					strerror(-pool->fd));
-		log_info("no private tmpfs (%s), the pool is a memfd", strerror(-pool->fd));
+					strerror(-err));
+		log_info("no private tmpfs (%s), the pool is memfds", strerror(-err));
 	}
 	if (!strcmp(mode, "hugetlb"))
-		*pool = (struct dram_pool){.fd = memfd_file(MFD_HUGETLB | MFD_HUGE_2MB),
-					   .kind = "hugetlb"};
+		*pool = (struct dram_pool){.mount = -1,
+					   .kind = "hugetlb",
+					   .memfd_flags = MFD_HUGETLB | MFD_HUGE_2MB};
 	else if (automatic || !strcmp(mode, "off"))
-		*pool = (struct dram_pool){
-			.fd = memfd_file(0), .kind = "memfd", .want_huge = automatic};
+		*pool = (struct dram_pool){.mount = -1, .kind = "memfd", .want_huge = automatic};
 	else
 		return tier_why(why, -EINVAL, "hugepages=%s: not one of auto, tmpfs, hugetlb, off",
 				mode);
-	if (pool->fd < 0)
-		return tier_why(why, pool->fd, "cannot create the %s pool file: %s", pool->kind,
-				strerror(-pool->fd));
 	return 0;
 }
 
-int dram_pool_create(struct dram_pool *pool, const struct tier_opts *opts, struct textbuf *why)
+int dram_pool_open(struct dram_pool *pool, const struct tier_opts *opts, struct textbuf *why)
 {
 	const char *mode = opts->hugepages ? opts->hugepages : "auto";
 	u64 available = strcmp(mode, "hugetlb") ? dram_memory_available() : UINT64_MAX;
-	int err;
 
 	if (opts->size_bytes > available)
 		return tier_why(why, kvc_err(-ENOMEM, dram_no_memory),
 				"dram: a pool of %" PRIu64 " MiB does not fit: %" PRIu64
 				" MiB of memory are available; choose a smaller dram=SIZE",
 				opts->size_bytes >> 20, available >> 20);
-	err = pool_file(pool, mode, opts->size_bytes, why);
-	if (err)
-		return err;
-	err = pool_size(pool, opts->size_bytes);
-	if (err) {
-		close(pool->fd);
-		return tier_why(why, err, "cannot size the %s pool file to %" PRIu64 " MiB: %s",
-				pool->kind, opts->size_bytes >> 20, strerror(-err));
-	}
-	return 0;
+	return choose(pool, mode, why);
 }

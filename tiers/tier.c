@@ -15,6 +15,11 @@
 #include "tiers/tier.h"
 #include "tiers/tier_impl.h"
 
+#define SLAB_BYTES  MIB(64)	/* at least, but in small tiers */
+#define SLABS_MAX   1024u	/* each may be an open file here and in every client */
+#define SLABS_AIM   256u
+#define SLABS_MIN   4u
+
 #define count(counter, n) atomic_fetch_add_explicit(&(counter), (n), memory_order_relaxed)
 
 int tier_open(struct tier **out, const struct tier_ops *ops, const char *name,
@@ -260,6 +265,34 @@ int tier_grow(struct tier *tier, u64 size_bytes)
 	if (!err)
 		__atomic_store_n(&tier->size_bytes, size_bytes, __ATOMIC_RELEASE);
 	return err;
+}
+
+u64 tier_slab_bytes(const struct tier *tier)
+{
+	u64 size = tier_size(tier), slab = SLAB_BYTES;
+
+	while (div_round_up(size, slab) > (slab < GIB(1) ? SLABS_AIM : SLABS_MAX))
+		slab *= 2;
+	while (slab > KVC_HUGE_SIZE && size / slab < SLABS_MIN)
+		slab /= 2;
+	return slab;
+}
+
+int tier_renew(struct tier *tier, u32 slab)
+{
+	u64 slab_bytes = tier_slab_bytes(tier), off = slab * slab_bytes;
+	u64 bytes = min(slab_bytes, tier_size(tier) - off);
+	void *addr;
+
+	lock_assert_none();
+	kvc_assert(range_ok(tier, off, bytes));
+	if (tier->ops->renew)
+		return tier->ops->renew(tier, slab);
+	addr = tier_map(tier, off, bytes);
+	if (!addr)
+		return -EOPNOTSUPP;
+	memset(addr, 0, bytes);
+	return 0;
 }
 
 void tier_to_text(struct tier *tier, struct textbuf *tb)

@@ -68,6 +68,7 @@ struct tier_ops {
 	void *(*map)(struct tier *tier, u64 off, u64 bytes);		/* optional */
 	void (*discard)(struct tier *tier, u64 off, u64 bytes);		/* optional */
 	int (*grow)(struct tier *tier, u64 size_bytes);			/* optional */
+	int (*renew)(struct tier *tier, u32 slab);	/* optional; else zeroed through map */
 	void (*to_text)(struct tier *tier, struct textbuf *tb);		/* optional */
 };
 
@@ -126,7 +127,20 @@ void tier_discard(struct tier *tier, u64 off, u64 bytes);
 int __must_check tier_grow(struct tier *tier, u64 size_bytes);
 /** tier_to_text() - size, counters and the back end's own state, as "key=value" on one line. */
 void tier_to_text(struct tier *tier, struct textbuf *tb);
-/** tier_dram_fd() - descriptor of the pool file (mode 0600), -1 for other tiers. */
-int tier_dram_fd(struct tier *tier);
+
+/* ---- slabs: the pieces of memory that clients may be given ---- */
+
+/**
+ * tier_slab_bytes() - size of a slab, a power of two; the last one may be shorter. The tier consists
+ * of slabs side by side: as many as help sharing it between trust domains, and at most 1024.
+ */
+u64 tier_slab_bytes(const struct tier *tier);
+/** tier_dram_file() - descriptor of a slab's file (mode 0600), the tier's own; -1 for other tiers. */
+int tier_dram_file(struct tier *tier, u32 slab);
+/**
+ * tier_renew() - a slab becomes zeros, and out of reach for whoever has its file. Nobody uses it
+ * meanwhile. May block. Return: 0 or -errno, and its bytes are then undefined.
+ */
+int __must_check tier_renew(struct tier *tier, u32 slab);
 
 #endif

@@ -48,7 +48,7 @@ enum kvc_op {
 	KVC_OP_STATE,		/* decoding, queued, paused, idle */
 	KVC_OP_QUERY,		/* tokens, residency */
 	KVC_OP_ADMIT,		/* may this sequence run now? */
-	KVC_OP_POOL,		/* descriptors of the pool files that a client may map (socket only) */
+	KVC_OP_POOL,		/* descriptors of pool files, as extents name them (socket only) */
 	KVC_NR_OPS
 };
 
@@ -112,6 +112,13 @@ enum {
 	KVC_MAP_WRITE = 2,	/* APPEND's range: open blocks of this handle */
 };
 
+/*
+ * A map pins blocks where they are; each MAP is undone by one UNMAP of the same range (or of 0, KVC_ALL:
+ * all of the handle's), by CLOSE, or the end of the session. Only committed tokens are mapped. The last
+ * block, while not full, is as of the MAP: map it again after a commit. -EAGAIN: pins beyond the budget
+ * (half of DRAM for one client, 80 % for all); -E2BIG: more runs than there is room for; -EACCES: the
+ * client may not read the namespace.
+ */
 struct kvc_op_map {
 	uint64_t first_block;	/* in */
 	uint64_t nr_blocks;	/* in: KVC_ALL: to the end; out: blocks mapped */
@@ -120,8 +127,14 @@ struct kvc_op_map {
 	uint32_t reserved;
 };
 
+/*
+ * One client at a time appends to a sequence (-EBUSY), and needs write permission on the namespace,
+ * whose memory it fills. Until it closes the handle, truncates, matches with KVC_MATCH_ATTACH or dies,
+ * writes to the file by others fail with EBUSY too. Blocks that hold only committed tokens leave the
+ * reservation at the next APPEND; what was reserved and not committed is lost with the handle.
+ */
 struct kvc_op_append {
-	uint32_t tokens;	/* in: room for this many beyond the committed ones */
+	uint32_t tokens;	/* in: room for this many beyond the committed ones; -EBUSY: another client appends */
 	uint32_t flags;		/* 0 */
 	uint64_t first_block;	/* out: block that holds token T (T = committed tokens) */
 	uint64_t nr_blocks;	/* out: blocks reserved for this handle, pinned, zero where new */
@@ -169,10 +182,14 @@ struct kvc_op_admit {
 	uint32_t answer;	/* out: KVC_ADMIT_* */
 };
 
+/*
+ * Pool files have a number of their own in each session, given when an extent first lies in one. A
+ * file may go once nothing in it is mapped or reserved: -ENOENT, if @first has.
+ */
 struct kvc_op_pool {
 	uint32_t first;		/* in: first pool file wanted */
 	uint32_t nr;		/* out: descriptors that came with this reply (SCM_RIGHTS), in order */
-	uint32_t total;		/* out: pool files this client may see now */
+	uint32_t total;		/* out: numbers given so far */
 	uint32_t writable;	/* out: bit i: descriptor i may be mapped for writing */
 	uint64_t bytes;		/* out: size of each file */
 };

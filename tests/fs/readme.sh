@@ -144,7 +144,7 @@ t_options() {
 		kvc_umount
 	done
 	for opt in pinned=1G hbm=auto remote=redis://h:1 remote_key=/k codec.nvme=int8 write.remote=back \
-		write.hbm=back socket=/s; do
+		write.hbm=back; do
 		out=$("$KVCACHEFS" -o "dram=64M,$opt" none "$MNT" 2>&1) && bad "option $opt was taken"
 		expect_match 'this version does not have it yet' "$out" "option $opt"
 	done

@@ -4,14 +4,16 @@
 #include "lib/tier_flaky.h"
 #include "allocator/base/textbuf.h"
 
-void pool_fixture_open(struct pool_fixture *fx, u64 dram_bytes, u64 nvme_bytes)
+static void fixture_open(struct pool_fixture *fx, const struct tier_ops *ops, u64 dram_bytes,
+			 u64 nvme_bytes)
 {
 	struct pool_opts opts = {.high_pct = 90, .low_pct = 80};
-	struct tier_opts topts = {.size_bytes = dram_bytes, .dirfd = -1, .numa_node = -1};
+	struct tier_opts topts = {.size_bytes = dram_bytes, .dirfd = -1, .numa_node = -1,
+				  .hugepages = "off"};
 	struct textbuf why = TEXTBUF_INIT;
 
 	*fx = (struct pool_fixture){0};
-	assert_int_equal(tier_open(&fx->dram, &tier_null_ops, "dram", &topts, &why), 0);
+	assert_int_equal(tier_open(&fx->dram, ops, "dram", &topts, &why), 0);
 	if (nvme_bytes) {
 		topts.size_bytes = nvme_bytes;
 		assert_int_equal(tier_open(&fx->disk, &tier_null_ops, "disk", &topts, &why), 0);
@@ -22,6 +24,16 @@ void pool_fixture_open(struct pool_fixture *fx, u64 dram_bytes, u64 nvme_bytes)
 	assert_int_equal(pool_create(&fx->pool, &opts), 0);
 	assert_int_equal(pool_start(fx->pool), 0);
 	textbuf_free(&why);
+}
+
+void pool_fixture_open(struct pool_fixture *fx, u64 dram_bytes, u64 nvme_bytes)
+{
+	fixture_open(fx, &tier_null_ops, dram_bytes, nvme_bytes);
+}
+
+void pool_fixture_open_files(struct pool_fixture *fx, u64 dram_bytes, u64 nvme_bytes)
+{
+	fixture_open(fx, &tier_dram_ops, dram_bytes, nvme_bytes);
 }
 
 void pool_fixture_close(struct pool_fixture *fx)

@@ -18,6 +18,8 @@ struct pool_fixture {
 
 /** pool_fixture_open() - sizes in bytes, multiples of 2 MiB; @nvme_bytes 0: volatile. */
 void pool_fixture_open(struct pool_fixture *fx, u64 dram_bytes, u64 nvme_bytes);
+/** pool_fixture_open_files() - the same with the dram tier, so that there are pool files. */
+void pool_fixture_open_files(struct pool_fixture *fx, u64 dram_bytes, u64 nvme_bytes);
 void pool_fixture_close(struct pool_fixture *fx);
 
 /** pool_fixture_block() - a new open block of @bytes filled from @seed. Return: pool_alloc()'s. */

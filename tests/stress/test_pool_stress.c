@@ -9,6 +9,8 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include "lib/metastore.h"
 #include "lib/test.h"
 #include "lib/pool_fixture.h"
@@ -32,7 +34,7 @@ struct worker {
 	struct owned owned[OWNED];
 	u64 steps, wrong;
 	bool records;	/* there is a metadata store */
-	u32 nr;
+	u32 space;	/* of what it owns */
 };
 
 static const u32 sizes[] = {4096, 40960, 40960, 65536, 1 << 20, 5000};
@@ -87,7 +89,7 @@ static void make_owned(struct worker *w, struct owned *o)
 	int err;
 
 	o->seed = test_rng_u64(&w->rng);
-	err = pool_fixture_block(w->fx, bytes, 0, o->seed, &o->id);
+	err = pool_fixture_block(w->fx, bytes, w->space, o->seed, &o->id);
 	expect(w, !err || err == -ENOSPC);
 	o->live = !err;
 	o->open = true;
@@ -121,6 +123,40 @@ static void record_owned(struct worker *w, struct owned *o)
 		expect(w, !pool_commit(pool, seq));
 }
 
+/* As a client: look at the block in the file that it is said to be in. */
+static void map_owned(struct worker *w, struct owned *o)
+{
+	struct pool *pool = w->fx->pool;
+	struct pool_place place, again;
+	u32 domain = pool_space_domain(pool, w->space);
+	u64 first, bytes = pool_file_bytes(pool);
+	int err, fd;
+	char *addr;
+
+	if (!domain)
+		return;
+	err = pool_hold(pool, &o->id, 1, &place);
+	expect(w, !err || err == -ENOMEM || err == -EAGAIN);
+	if (err)
+		return;
+	expect(w, pool_file_domain(pool, place.file) == domain);
+	fd = pool_file_fd(pool, place.file, false);
+	addr = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+	expect(w, addr != MAP_FAILED);
+	if (addr != MAP_FAILED) {
+		memcpy(&first, addr + place.off, sizeof(first));
+		expect(w, first == (o->seed * 0x9e3779b97f4a7c15ull ^ o->seed));
+		munmap(addr, bytes);
+	}
+	if (fd >= 0)
+		close(fd);
+	if (!pool_try_hold(pool, &o->id, 1, &again)) {
+		expect(w, again.file == place.file && again.off == place.off);
+		pool_unhold(pool, &o->id, 1);
+	}
+	pool_unhold(pool, &o->id, 1);
+}
+
 static void use_owned(struct worker *w, struct owned *o)
 {
 	struct pool *pool = w->fx->pool;
@@ -150,6 +186,9 @@ static void use_owned(struct worker *w, struct owned *o)
 		break;
 	case 7:
 		record_owned(w, o);
+		break;
+	case 8:
+		map_owned(w, o);
 		break;
 	case 6:
 		pool_touch(pool, &o->id, 1, CLASS_QUEUED, 70);
@@ -241,7 +280,28 @@ static void recorder_close(struct recorder *r)
 	metastore_remove(&r->dir);
 }
 
-static void run(u64 dram, u64 nvme, bool records)
+/** struct scene - sizes in bytes; @owners: that many domains and plain files, in pool files; 0: none. */
+struct scene {
+	u64 dram, nvme;
+	u32 owners;
+	bool records;
+};
+
+static void open_pool(struct pool_fixture *fx, const struct scene *scene)
+{
+	if (!scene->owners) {
+		pool_fixture_open(fx, scene->dram, scene->nvme);
+		return;
+	}
+	pool_fixture_open_files(fx, scene->dram, scene->nvme);
+	for (u32 space = 1; space <= scene->owners; space++) {
+		struct pool_owner owner = {space, space, 0700};
+
+		assert_int_equal(pool_set_space_owner(fx->pool, space, &owner), 0);
+	}
+}
+
+static void run_scene(const struct scene *scene)
 {
 	static struct worker workers[THREADS];
 	struct pool_fixture fx;
@@ -253,14 +313,15 @@ static void run(u64 dram, u64 nvme, bool records)
 
 	memset(workers, 0, sizeof(workers));
 	test_rng_init(&rng);
-	pool_fixture_open(&fx, dram, nvme);
+	open_pool(&fx, scene);
 	assert_int_equal(pool_root(fx.pool, 1, "", 0, &root), 0);
 	assert_int_equal(root, 1);
-	if (records)
+	if (scene->records)
 		recorder_open(&recorder, fx.pool);
 	for (int i = 0; i < THREADS; i++) {
 		workers[i].fx = &fx;
-		workers[i].records = records;
+		workers[i].records = scene->records;
+		workers[i].space = scene->owners ? i % (scene->owners + 1) : 0;
 		workers[i].rng.state = test_rng_u64(&rng) | 1;
 		workers[i].steps = test_count(6000);
 		assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
@@ -270,7 +331,7 @@ static void run(u64 dram, u64 nvme, bool records)
 		wrong += workers[i].wrong;
 	}
 	assert_int_equal(wrong, 0);
-	if (records)
+	if (scene->records)
 		recorder_stop(&recorder);
 	pool_drop_cached(fx.pool, 0, NR_BLOCK_TIERS, &blocks, &bytes);
 	pool_check(fx.pool);
@@ -279,12 +340,35 @@ static void run(u64 dram, u64 nvme, bool records)
 		      (unsigned long long)s.demoted, (unsigned long long)s.promoted,
 		      (unsigned long long)s.moved, (unsigned long long)s.evicted_dram,
 		      (unsigned long long)s.evicted_nvme, (unsigned long long)s.hit_tokens);
+	print_message("pool files %u\n", pool_nr_files(fx.pool));
 	assert_int_equal(s.blocks, 0);
 	assert_int_equal(s.tier[IN_DRAM].used, 0);
 	assert_int_equal(s.tier[IN_DRAM].pinned, 0);
-	if (records)
+	if (scene->records)
 		recorder_close(&recorder);
 	pool_fixture_close(&fx);
+}
+
+static void run(u64 dram, u64 nvme, bool records)
+{
+	run_scene(&(struct scene){.dram = dram, .nvme = nvme, .records = records});
+}
+
+/* As many slabs as a pool of that size can have: twice as many as domains. */
+static void three_owners(void **state)
+{
+	run_scene(&(struct scene){.dram = MIB(30), .nvme = MIB(64), .owners = 3});
+}
+
+static void three_owners_with_records(void **state)
+{
+	run_scene(&(struct scene){
+		.dram = MIB(30), .nvme = MIB(64), .owners = 3, .records = true});
+}
+
+static void three_owners_volatile(void **state)
+{
+	run_scene(&(struct scene){.dram = MIB(62), .owners = 3});
 }
 
 static void with_two_tiers(void **state)
@@ -356,6 +440,9 @@ int main(void)
 		cmocka_unit_test(nearly_full),
 		cmocka_unit_test(with_records),
 		cmocka_unit_test(volatile_mode),
+		cmocka_unit_test(three_owners),
+		cmocka_unit_test(three_owners_with_records),
+		cmocka_unit_test(three_owners_volatile),
 		cmocka_unit_test(blocks_come_while_others_move),
 	};
 

@@ -172,6 +172,8 @@ int bench_fork(const struct bench *bench);
 int bench_read(const struct bench *bench);
 int bench_write(const struct bench *bench);
 int bench_nvme(const struct bench *bench);
+int bench_map(const struct bench *bench);
+int bench_session(const struct bench *bench);
 
 /** alloc_prepare() - before any thread starts: make jemalloc loadable; may start the program anew. */
 void alloc_prepare(char **argv);

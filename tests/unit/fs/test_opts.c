@@ -90,7 +90,7 @@ static void test_not_in_this_version(void **state)
 	static const char *const later[] = {
 		"remote=redis://h:1", "remote_key=/k", "codec.nvme=int8",
 		"codec.hbm=fp8",      "hbm=auto",      "evict=auto",
-		"pinned=1G",	      "socket=/s",     "write.remote=back"};
+		"pinned=1G",	      "write.remote=back"};
 	char line[128];
 
 	for (unsigned int i = 0; i < ARRAY_SIZE(later); i++) {

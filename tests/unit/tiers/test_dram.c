@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "allocator/base/err.h"
 #include "allocator/base/log.h"
@@ -33,25 +35,53 @@ static struct tier *open_pool(const char *hugepages)
 	return err ? NULL : tier;
 }
 
+/* All files side by side, as a client may. */
+static char *map_files(struct tier *tier)
+{
+	u64 slab_bytes = tier_slab_bytes(tier);
+	char *area = mmap(NULL, SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_ptr_not_equal(area, MAP_FAILED);
+	for (u64 off = 0; off < SIZE; off += slab_bytes)
+		assert_ptr_equal(mmap(area + off, slab_bytes, PROT_READ, MAP_SHARED | MAP_FIXED,
+				      tier_dram_file(tier, (u32)(off / slab_bytes)), 0),
+				 area + off);
+	return area;
+}
+
+static u64 committed(struct tier *tier)
+{
+	u64 bytes = 0;
+	struct stat st;
+
+	for (u32 i = 0; i < SIZE / tier_slab_bytes(tier); i++) {
+		assert_int_equal(fstat(tier_dram_file(tier, i), &st), 0);
+		bytes += (u64)st.st_blocks * 512;
+	}
+	return bytes;
+}
+
 static void pool_works(struct tier *tier)
 {
 	char *buf = tier_test_alloc(MIB(1));
 	char *base = tier_map(tier, 0, SIZE), *client;
-	int fd = tier_dram_fd(tier);
+	u64 slab_bytes = tier_slab_bytes(tier);
 	struct stat st;
 
 	assert_non_null(base);
 	assert_int_equal((uintptr_t)base % KVC_HUGE_SIZE, 0);
-	assert_int_equal(fstat(fd, &st), 0);
-	assert_int_equal(st.st_mode & 07777, 0600);
-	assert_int_equal(st.st_size, SIZE);
-	assert_int_equal(st.st_blocks, 0); /* nothing is committed before it is touched */
+	for (u32 i = 0; i < SIZE / slab_bytes; i++) {
+		assert_int_equal(fstat(tier_dram_file(tier, i), &st), 0);
+		assert_int_equal(st.st_mode & 07777, 0600);
+		assert_int_equal(st.st_size, slab_bytes);
+		assert_int_equal(st.st_blocks, 0); /* nothing is committed before it is touched */
+	}
+	assert_int_equal(tier_dram_file(tier, (u32)(SIZE / slab_bytes)), -1);
 	tier_test_fill(buf, MIB(1), 3, 0);
 	assert_int_equal(tier_rw_sync(tier, TIER_WRITE, MIB(3) + 100, buf, MIB(1)), 0);
 	assert_int_equal(tier_flush_sync(tier), 0);
 	assert_true(tier_test_check(base + MIB(3) + 100, MIB(1), 3, 0));
-	client = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, fd, 0);
-	assert_ptr_not_equal(client, MAP_FAILED);
+	client = map_files(tier);
 	assert_true(tier_test_check(client + MIB(3) + 100, MIB(1), 3, 0));
 	munmap(client, SIZE);
 	memset(buf, 0, MIB(1));
@@ -102,16 +132,13 @@ static void whole_pages_are_discarded(void **state)
 {
 	struct tier *tier = open_pool("auto");
 	char *base;
-	struct stat st;
 
 	assert_non_null(tier);
 	base = tier_map(tier, 0, SIZE);
 	memset(base, 1, SIZE);
-	assert_int_equal(fstat(tier_dram_fd(tier), &st), 0);
-	assert_int_equal(st.st_blocks, SIZE / 512);
+	assert_int_equal(committed(tier), SIZE);
 	tier_discard(tier, MIB(1), MIB(5) - 1); /* holds pages 1 and, but for a byte, 2 */
-	assert_int_equal(fstat(tier_dram_fd(tier), &st), 0);
-	assert_int_equal(st.st_blocks, (SIZE - MIB(2)) / 512);
+	assert_int_equal(committed(tier), SIZE - MIB(2));
 	assert_int_equal(base[MIB(2) - 1], 1);
 	assert_int_equal(base[MIB(2)], 0);
 	assert_int_equal(base[MIB(4) - 1], 0);
@@ -128,8 +155,120 @@ static void sealed_against_shrinking(void **state)
 	struct tier *tier = open_pool("off");
 
 	assert_non_null(tier);
-	assert_int_equal(ftruncate(tier_dram_fd(tier), 4096), -1);
+	assert_int_equal(ftruncate(tier_dram_file(tier, 0), 4096), -1);
 	tier_close(tier);
+}
+
+/* Who has the old file sees neither what is written from now on, nor can write into it. */
+static void check_renew(const char *hugepages)
+{
+	struct tier *tier = open_pool(hugepages);
+	u64 slab = tier ? tier_slab_bytes(tier) : 0;
+	char *base, *client;
+	int old;
+
+	if (!tier)
+		skip();
+	base = tier_map(tier, 0, SIZE);
+	memset(base, 1, SIZE);
+	old = dup(tier_dram_file(tier, 1));
+	client = mmap(NULL, slab, PROT_READ | PROT_WRITE, MAP_SHARED, old, 0);
+	assert_ptr_not_equal(client, MAP_FAILED);
+	assert_int_equal(client[100], 1);
+	assert_int_equal(tier_renew(tier, 1), 0);
+	for (u64 i = 0; i < slab; i += 4096)
+		assert_int_equal(base[slab + i], 0);
+	assert_int_equal(base[slab - 1], 1);
+	assert_int_equal(base[2 * slab], 1);
+	base[slab + 100] = 7;
+	assert_int_equal(client[100], 0);
+	client[200] = 9;
+	assert_int_equal(base[slab + 200], 0);
+	munmap(client, slab);
+	close(old);
+	tier_close(tier);
+}
+
+static void a_renewed_slab_is_out_of_reach(void **state)
+{
+	check_renew("auto");
+}
+
+static void so_it_is_with_memfds(void **state)
+{
+	check_renew("off");
+}
+
+/* A client that may write shrinks the file under us: we see zeros, and go on. */
+static void shrinking_does_not_end_us(void **state)
+{
+	struct tier *tier = open_pool("tmpfs");
+	u64 slab;
+	char *base;
+	int client;
+
+	if (!tier)
+		skip();
+	slab = tier_slab_bytes(tier);
+	base = tier_map(tier, 0, SIZE);
+	memset(base, 1, SIZE);
+	client = dup(tier_dram_file(tier, 1));
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(ftruncate(client, i * 4096), 0);
+		base[2 * slab - 1] = 7;
+		assert_int_equal(base[2 * slab - 1], 7);
+		assert_int_equal(base[2 * slab - 2], 0);
+	}
+	assert_int_equal(base[slab - 1], 1);
+	assert_int_equal(base[2 * slab], 1);
+	close(client);
+	tier_close(tier);
+}
+
+static int bus_error_elsewhere(void)
+{
+	int fd = memfd_create("test", MFD_CLOEXEC);
+	volatile char *past = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+
+	signal(SIGBUS, SIG_DFL);
+	if (past == MAP_FAILED || !open_pool("tmpfs"))
+		return 2;
+	return past[0];
+}
+
+/* It is for slabs only: a bus error elsewhere ends the process as ever. */
+static void other_bus_errors_stay_what_they_are(void **state)
+{
+	pid_t pid = fork();
+	int status;
+
+	assert_true(pid >= 0);
+	if (!pid)
+		_exit(bus_error_elsewhere());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
+		skip();
+	assert_true(WIFSIGNALED(status));
+	assert_int_equal(WTERMSIG(status), SIGBUS);
+}
+
+static void slabs_fit_the_pool(void **state)
+{
+	struct tier tier = {.size_bytes = MIB(2)};
+
+	assert_int_equal(tier_slab_bytes(&tier), MIB(2));
+	tier.size_bytes = MIB(64);
+	assert_int_equal(tier_slab_bytes(&tier), MIB(16));
+	tier.size_bytes = GIB(1);
+	assert_int_equal(tier_slab_bytes(&tier), MIB(64));
+	tier.size_bytes = GIB(16);
+	assert_int_equal(tier_slab_bytes(&tier), MIB(64));
+	tier.size_bytes = GIB(16) + MIB(2);
+	assert_int_equal(tier_slab_bytes(&tier), MIB(128));
+	tier.size_bytes = GIB(1024ull);
+	assert_int_equal(tier_slab_bytes(&tier), GIB(1));
+	tier.size_bytes = GIB(2048ull);
+	assert_int_equal(tier_slab_bytes(&tier), GIB(2));
 }
 
 static void more_than_the_machine_has_is_refused(void **state)
@@ -189,6 +328,11 @@ int main(void)
 		cmocka_unit_test(hugetlb_works),
 		cmocka_unit_test(whole_pages_are_discarded),
 		cmocka_unit_test(sealed_against_shrinking),
+		cmocka_unit_test(a_renewed_slab_is_out_of_reach),
+		cmocka_unit_test(so_it_is_with_memfds),
+		cmocka_unit_test(shrinking_does_not_end_us),
+		cmocka_unit_test(other_bus_errors_stay_what_they_are),
+		cmocka_unit_test(slabs_fit_the_pool),
 		cmocka_unit_test(more_than_the_machine_has_is_refused),
 		cmocka_unit_test(bad_options_are_explained),
 		cmocka_unit_test(a_node_that_exists_is_taken),

@@ -56,7 +56,7 @@ static void cannot_grow(void **state)
 
 	assert_int_equal(tier_open(&tier, &tier_null_ops, "null", &opts, NULL), 0);
 	assert_int_equal(tier_grow(tier, MIB(8)), -EOPNOTSUPP);
-	assert_int_equal(tier_dram_fd(tier), -1);
+	assert_int_equal(tier_dram_file(tier, 0), -1);
 	tier_close(tier);
 }
 

@@ -73,7 +73,7 @@ static void bytes_survive_close_and_open(void **state)
 	assert_int_equal(tier_rw_sync(f->tier, TIER_READ, 0, buf, SIZE), 0);
 	assert_true(tier_test_check(buf, SIZE, 1, 0));
 	assert_null(tier_map(f->tier, 0, 4096));
-	assert_int_equal(tier_dram_fd(f->tier), -1);
+	assert_int_equal(tier_dram_file(f->tier, 0), -1);
 	free(buf);
 }
 

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One session: a connection, its arena, its endpoint. The first message is KVC_OP_HELLO; each message
+ * is one batch and gets one reply, in order. A client that breaks the protocol is told nothing more:
+ * its session ends, as it does when the connection closes, and everything that it held is given back.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <fcntl.h>
+#include <unistd.h>
+#include "allocator/base/err.h"
+#include "allocator/base/log.h"
+#include "fs/control.h"
+#include "fs/rpc/rpc.h"
+#include "fs/rpc/session.h"
+
+#define ARENA_SLOTS_BYTES (RPC_SLOTS * sizeof(u64))
+
+struct session {
+	struct fs *fs;
+	int fd; /* owned */
+	struct endpoint *ep;
+	void *arena; /* NULL before HELLO */
+	u64 arena_bytes;
+	int arena_fd; /* until it was sent; -1 */
+	u64 sequence; /* of the last message */
+	struct cred cred;
+	pid_t pid;
+};
+
+/* As many of the peer's groups as are looked at anywhere. */
+static void peer_groups(int fd, struct cred *cred)
+{
+	gid_t few[ARRAY_SIZE(cred->groups)], *groups = few;
+	socklen_t bytes = sizeof(few);
+	int err = getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, few, &bytes);
+
+	if (err && errno == ERANGE) {
+		groups = malloc(bytes);
+		err = !groups || getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &bytes);
+	}
+	if (!err) {
+		cred->nr_groups = (int)min((size_t)bytes / sizeof(gid_t), ARRAY_SIZE(few));
+		memcpy(cred->groups, groups, (size_t)cred->nr_groups * sizeof(gid_t));
+	}
+	if (groups != few)
+		free(groups);
+}
+
+struct session *session_new(struct fs *fs, int fd)
+{
+	struct session *s = calloc(1, sizeof(*s));
+	struct ucred peer;
+	socklen_t bytes = sizeof(peer);
+
+	if (!s)
+		return NULL;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes)) {
+		free(s);
+		return NULL;
+	}
+	s->fs = fs;
+	s->arena_fd = -1;
+	s->pid = peer.pid;
+	s->cred.uid = peer.uid;
+	s->cred.gid = peer.gid;
+	peer_groups(fd, &s->cred);
+	s->ep = endpoint_new(fs, &s->cred, peer.pid);
+	if (!s->ep) {
+		free(s);
+		return NULL;
+	}
+	s->fd = fd;
+	return s;
+}
+
+uid_t session_uid(const struct session *s)
+{
+	return s->cred.uid;
+}
+
+int session_fd(const struct session *s)
+{
+	return s->fd;
+}
+
+void session_free(struct session *s)
+{
+	endpoint_free(s->ep);
+	if (s->arena)
+		munmap(s->arena, s->arena_bytes);
+	if (s->arena_fd >= 0)
+		close(s->arena_fd);
+	close(s->fd);
+	free(s);
+}
+
+/* ---- hello ---- */
+
+/* Shared memory of fixed size, so that no client can make us fault on it. */
+static int make_arena(struct session *s, u64 bytes)
+{
+	int fd = memfd_create("kvc-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int err = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (fchmod(fd, 0600) || ftruncate(fd, (off_t)bytes) ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+		err = -errno;
+	if (!err)
+		s->arena = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (!err && s->arena == MAP_FAILED)
+		err = -errno;
+	if (err) {
+		s->arena = NULL;
+		close(fd);
+		return err;
+	}
+	s->arena_fd = fd;
+	s->arena_bytes = bytes;
+	endpoint_set_arena(s->ep, s->arena, bytes);
+	endpoint_set_slots(s->ep, s->arena, RPC_SLOTS);
+	return 0;
+}
+
+static int hello(struct session *s, struct kvc_op_hello *op, u64 generation)
+{
+	u32 abi = op->abi;
+	u64 bytes = max(min(op->arena_bytes, (u64)KVC_ARENA_MAX), (u64)KVC_ARENA_MIN);
+	int err;
+
+	_Static_assert(ARENA_SLOTS_BYTES * 2 <= KVC_ARENA_MIN, "words leave room for data");
+	if (op->flags || op->reserved)
+		return -EINVAL;
+	op->abi = KVC_ABI_VERSION;
+	if (abi != KVC_ABI_VERSION)
+		return -EPROTO;
+	bytes = round_up_pow2(bytes, KVC_PAGE_SIZE);
+	err = make_arena(s, bytes);
+	if (err)
+		return err;
+	op->arena_bytes = bytes;
+	op->generation = generation;
+	op->view_slots = RPC_SLOTS;
+	return 0;
+}
+
+static int run_hello(struct session *s, struct rpc_msg *msg)
+{
+	struct kvc_cmd *cmd = (struct kvc_cmd *)(msg->head + 1);
+
+	if (msg->head->nr_cmds != 1 || cmd->op != KVC_OP_HELLO)
+		return kvc_err(-EPROTO, rpc_no_hello);
+	if (cmd->flags || cmd->reserved || cmd->handle)
+		cmd->result = -EINVAL;
+	else
+		cmd->result = hello(s, &cmd->hello, s->fs->start_ns);
+	if (s->arena_fd >= 0) {
+		msg->fds[msg->nr_fds++] = s->arena_fd;
+		s->arena_fd = -1;
+	}
+	return 0;
+}
+
+/* ---- messages ---- */
+
+static void close_fds(struct rpc_msg *msg)
+{
+	while (msg->nr_fds)
+		close(msg->fds[--msg->nr_fds]);
+}
+
+/* A client that does not take its replies is not waited for. */
+static int reply(struct session *s, struct rpc_msg *msg)
+{
+	char control[CMSG_SPACE(sizeof(msg->fds))];
+	struct iovec iov = {.iov_base = msg->head, .iov_len = msg->head->bytes};
+	struct msghdr hdr = {.msg_iov = &iov, .msg_iovlen = 1};
+	size_t bytes = msg->nr_fds * sizeof(int);
+	struct cmsghdr *c;
+	ssize_t sent;
+
+	if (bytes) {
+		hdr.msg_control = control;
+		hdr.msg_controllen = CMSG_SPACE(bytes);
+		memset(control, 0, hdr.msg_controllen);
+		c = CMSG_FIRSTHDR(&hdr);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(bytes);
+		memcpy(CMSG_DATA(c), msg->fds, bytes);
+	}
+	sent = sendmsg(s->fd, &hdr, MSG_NOSIGNAL | MSG_DONTWAIT);
+	if (sent == (ssize_t)iov.iov_len)
+		return 0;
+	return sent < 0 && errno != EAGAIN ? -ENOTCONN : kvc_err(-EPROTO, rpc_reply_stuck);
+}
+
+static int check(struct session *s, const void *buf, size_t bytes)
+{
+	const struct kvc_batch *head = buf;
+	int err = rpc_check(buf, bytes);
+
+	if (!err && sizeof(*head) + head->nr_cmds * sizeof(struct kvc_cmd) != bytes)
+		err = kvc_err(-EPROTO, rpc_length);
+	if (!err && head->sequence != s->sequence + 1)
+		err = kvc_err(-EPROTO, rpc_replayed);
+	return err;
+}
+
+static int handle_message(struct session *s, void *buf, size_t bytes)
+{
+	struct rpc_msg msg = {.head = buf};
+	int err = check(s, buf, bytes);
+
+	if (err)
+		return err;
+	s->sequence++;
+	if (!s->arena)
+		err = run_hello(s, &msg);
+	else
+		rpc_run(s->ep, &msg);
+	if (!err)
+		err = reply(s, &msg);
+	close_fds(&msg);
+	return err;
+}
+
+int session_serve(struct session *s, void *buf)
+{
+	struct iovec iov = {.iov_base = buf, .iov_len = KVC_MSG_MAX};
+	struct msghdr hdr = {.msg_iov = &iov, .msg_iovlen = 1};
+	ssize_t got = recvmsg(s->fd, &hdr, MSG_DONTWAIT);
+	int err;
+
+	if (got < 0)
+		return errno == EAGAIN || errno == EINTR ? 0 : -ENOTCONN;
+	if (!got)
+		return -ENOTCONN;
+	if (hdr.msg_flags & MSG_TRUNC)
+		err = kvc_err(-EPROTO, rpc_message_huge);
+	else
+		err = handle_message(s, buf, (size_t)got);
+	if (err == -EPROTO)
+		log_warn("session of process %d (uid %u) ended: it broke the protocol",
+			 (int)s->pid, s->cred.uid);
+	return err;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One session. Served by one thread at a time. */
+#ifndef KVC_FS_RPC_SESSION_H
+#define KVC_FS_RPC_SESSION_H
+
+#include <sys/types.h>
+#include "allocator/base/compiler.h"
+
+struct fs;
+struct session;
+
+/** session_new() - of connection @fd, which it takes over. NULL: no memory, @fd is as it was. */
+struct session *session_new(struct fs *fs, int fd);
+/** session_free() - close, give everything back. May block. */
+void session_free(struct session *s);
+uid_t session_uid(const struct session *s);
+int session_fd(const struct session *s);
+/**
+ * session_serve() - take one message, execute, reply. @buf: KVC_MSG_MAX bytes, aligned as malloc()'s.
+ * Return: 0, or the session is over: -ENOTCONN (closed), -EPROTO. May block.
+ */
+int __must_check session_serve(struct session *s, void *buf);
+
+#endif

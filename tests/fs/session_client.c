@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A client for the tests of sessions: each command is one thing that an engine does. What it writes can
+ * be told from the seed, the block and the place in it, so that whoever maps knows what must be there.
+ *
+ *	session_client COMMAND MOUNT PATH [ARGUMENT...]
+ *
+ * Prints one line per fact; exit status 1: something failed, said on stderr; 3: wrong bytes.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <liburing.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "allocator/base/clock.h"
+#include "fs/uapi/kvc.h"
+
+#define MAX_TOKENS (1u << 20)
+
+static struct kvc *kvc;
+static u32 ids[MAX_TOKENS];
+
+static int check(int err, const char *what)
+{
+	if (err >= 0)
+		return err;
+	fprintf(stderr, "session_client: %s: %s\n", what, strerror(-err));
+	exit(1);
+}
+
+static u64 number(char **argv, int i, u64 otherwise)
+{
+	for (int k = 0; k <= i; k++)
+		if (!argv[k])
+			return otherwise;
+	return strtoull(argv[i], NULL, 0);
+}
+
+static u64 mix(u64 x)
+{
+	x ^= x >> 30;
+	x *= 0xbf58476d1ce4e5b9ull;
+	x ^= x >> 27;
+	return x;
+}
+
+static void make_ids(u32 seed, u32 nr)
+{
+	for (u32 i = 0; i < nr; i++)
+		ids[i] = (u32)(mix((u64)seed << 32 | i) % 50000);
+}
+
+/* Bytes [@from, @to) of block @nr. */
+static void fill(u8 *block, u32 seed, u64 nr, u64 from, u64 to)
+{
+	u64 base = mix((u64)seed << 32 | nr);
+
+	for (u64 i = from; i < to; i++)
+		block[i] = (u8)((base + i / 8) >> (i % 8 * 8));
+}
+
+static bool block_good(const u8 *block, u32 seed, u64 nr, u64 bytes)
+{
+	u64 base = mix((u64)seed << 32 | nr), word;
+
+	for (u64 i = 0; i + 8 <= bytes; i += 8) {
+		memcpy(&word, block + i, 8);
+		if (word != base + i / 8)
+			return false;
+	}
+	return true;
+}
+
+static struct kvc_seq *open_seq(const char *path, unsigned int flags)
+{
+	struct kvc_seq *seq;
+
+	check(kvc_seq_open(kvc, &seq, path, flags), path);
+	return seq;
+}
+
+static struct kvc_layout layout_of(struct kvc_seq *seq)
+{
+	struct kvc_layout layout = {.size = sizeof(layout)};
+
+	check(kvc_seq_layout(seq, &layout), "layout");
+	return layout;
+}
+
+/* Whether whole blocks of the view are what @seed says; tells the first that is not. */
+static bool view_good(struct kvc_seq *seq, const struct kvc_view *view, u32 seed)
+{
+	struct kvc_layout l = layout_of(seq);
+	u64 whole = (u64)kvc_seq_tokens(seq) / l.block_tokens;
+
+	for (u64 b = view->first_block; b < view->first_block + view->nr_blocks && b < whole; b++) {
+		if (block_good(view->addr + (b - view->first_block) * view->block_stride, seed, b,
+			       l.block_bytes))
+			continue;
+		fprintf(stderr, "session_client: wrong bytes in block %llu\n", (unsigned long long)b);
+		return false;
+	}
+	return true;
+}
+
+static void wait_for_input(void)
+{
+	char c;
+
+	puts("ready");
+	fflush(stdout);
+	while (read(STDIN_FILENO, &c, 1) < 0)
+		;
+}
+
+/* ---- commands ---- */
+
+/* Grow the sequence to @tokens of @seed; blocks are whole, or appended by @step tokens at a time. */
+static void grow(struct kvc_seq *seq, u32 seed, u32 tokens, u32 step)
+{
+	struct kvc_layout l = layout_of(seq);
+	u32 cached, T;
+
+	make_ids(seed, tokens);
+	check(kvc_seq_match(seq, ids, tokens, &cached), "match");
+	T = (u32)check((int)kvc_seq_tokens(seq), "tokens");
+	printf("cached %u\n", cached);
+	while (T < tokens) {
+		struct kvc_room room = {.size = sizeof(room)};
+		u32 nr = min(step, tokens - T);
+
+		check(kvc_seq_append(seq, nr, &room), "append");
+		for (u64 b = 0; b < room.nr_blocks; b++)
+			fill(room.addr + b * room.block_stride, seed, room.first_block + b, 0,
+			     l.block_bytes);
+		T += nr;
+		check(kvc_seq_commit(seq, T, NULL, 0), "commit");
+	}
+}
+
+static int cmd_fill(const char *path, char **argv)
+{
+	u32 seed = (u32)number(argv, 0, 1), tokens = (u32)number(argv, 1, 1024);
+	struct kvc_seq *seq = open_seq(path, KVC_SEQ_CREATE | KVC_SEQ_WRITE);
+
+	grow(seq, seed, tokens, (u32)number(argv, 2, tokens));
+	printf("tokens %lld\n", (long long)kvc_seq_tokens(seq));
+	if (number(argv, 3, 0))
+		check(kvc_seq_sync(seq), "sync");
+	kvc_seq_close(seq);
+	return 0;
+}
+
+static int cmd_check(const char *path, char **argv)
+{
+	u32 seed = (u32)number(argv, 0, 1);
+	struct kvc_seq *seq = open_seq(path, 0);
+	struct kvc_view view = {.size = sizeof(view)};
+	bool good;
+
+	check(kvc_seq_map(seq, &view), "map");
+	printf("blocks %llu runs %u\n", (unsigned long long)view.nr_blocks, view.nr_runs);
+	good = view_good(seq, &view, seed);
+	check(kvc_view_check(&view), "view_check");
+	kvc_view_unmap(&view);
+	kvc_seq_close(seq);
+	return good ? 0 : 3;
+}
+
+/* Packed blocks as a reader of the file must see them. */
+static int cmd_dump(const char *path, char **argv)
+{
+	u32 seed = (u32)number(argv, 0, 1);
+	struct kvc_seq *seq = open_seq(path, 0);
+	struct kvc_layout l = layout_of(seq);
+	u64 nr = (u64)kvc_seq_tokens(seq) / l.block_tokens;
+	u8 *block = malloc(l.block_bytes);
+
+	for (u64 b = 0; b < nr; b++) {
+		fill(block, seed, b, 0, l.block_bytes);
+		fwrite(block, l.block_bytes, 1, stdout);
+	}
+	free(block);
+	kvc_seq_close(seq);
+	return 0;
+}
+
+static int cmd_fork(const char *path, char **argv)
+{
+	struct kvc_seq *seq = open_seq(path, 0);
+
+	check(kvc_seq_fork(seq, argv[0], (u32)number(argv, 1, UINT32_MAX)), "fork");
+	kvc_seq_close(seq);
+	return 0;
+}
+
+static int cmd_truncate(const char *path, char **argv)
+{
+	struct kvc_seq *seq = open_seq(path, KVC_SEQ_WRITE);
+
+	check(kvc_seq_truncate(seq, (u32)number(argv, 0, 0)), "truncate");
+	printf("tokens %lld\n", (long long)kvc_seq_tokens(seq));
+	kvc_seq_close(seq);
+	return 0;
+}
+
+static int register_buffer(void *addr, size_t bytes)
+{
+	struct io_uring ring;
+	struct iovec iov = {addr, bytes};
+	int err = io_uring_queue_init(4, &ring, 0);
+
+	if (err)
+		return err;
+	err = io_uring_register_buffers(&ring, &iov, 1);
+	io_uring_queue_exit(&ring);
+	return err;
+}
+
+/* Can the kernel pin a writer's view, a reader's view, the mount's mapping? */
+static int cmd_register(const char *path, char **argv)
+{
+	struct kvc_seq *writer = open_seq(path, KVC_SEQ_WRITE), *reader = open_seq(path, 0);
+	struct kvc_view w = {.size = sizeof(w)}, r = {.size = sizeof(r)};
+	int fd = open(argv[0], O_RDONLY | O_CLOEXEC);
+	struct stat st;
+	void *plain = MAP_FAILED;
+
+	check(kvc_seq_map(writer, &w), "map");
+	check(kvc_seq_map(reader, &r), "map");
+	if (fd >= 0 && !fstat(fd, &st))
+		plain = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+	if (plain == MAP_FAILED)
+		check(-errno, argv[0]);
+	printf("writer %d\n", register_buffer((void *)w.addr, w.bytes));
+	printf("reader %d\n", register_buffer((void *)r.addr, r.bytes));
+	printf("mmap %d\n", register_buffer(plain, (size_t)st.st_size));
+	kvc_view_unmap(&w);
+	kvc_view_unmap(&r);
+	kvc_seq_close(writer);
+	kvc_seq_close(reader);
+	return 0;
+}
+
+/* Hold a view and a room until told to end, or killed. */
+static int cmd_hold(const char *path, char **argv)
+{
+	struct kvc_seq *seq = open_seq(path, KVC_SEQ_CREATE | KVC_SEQ_WRITE);
+	struct kvc_view view = {.size = sizeof(view)};
+	struct kvc_room room = {.size = sizeof(room)};
+
+	check(kvc_seq_map(seq, &view), "map");
+	check(kvc_seq_append(seq, (u32)number(argv, 0, 100), &room), "append");
+	wait_for_input();
+	kvc_view_unmap(&view);
+	kvc_seq_close(seq);
+	return 0;
+}
+
+/* Do what engines do, at random, until killed: PATH is a namespace with sequences s0 .. s7. */
+static int cmd_churn(const char *path, char **argv)
+{
+	u64 rng = number(argv, 0, 1);
+	char name[PATH_MAX];
+
+	puts("ready");
+	fflush(stdout);
+	for (;;) {
+		struct kvc_seq *seq, *mine;
+		struct kvc_view view = {.size = sizeof(view)};
+		struct kvc_room room = {.size = sizeof(room)};
+		u32 nr;
+
+		rng = rng * 6364136223846793005ull + 1442695040888963407ull;
+		nr = (u32)(rng >> 33);
+		snprintf(name, sizeof(name), "%s/s%u", path, nr % 8);
+		seq = open_seq(name, 0);
+		check(kvc_seq_map(seq, &view), "map");
+		if (!view_good(seq, &view, nr % 8 + 1))
+			return 3;
+		snprintf(name, sizeof(name), "%s/mine%d", path, (int)getpid());
+		mine = open_seq(name, KVC_SEQ_CREATE | KVC_SEQ_WRITE);
+		check(kvc_seq_append(mine, nr % 200 + 1, &room), "append");
+		memset(room.addr, (int)nr, room.bytes);
+		if (nr & 256)
+			check(kvc_seq_commit(mine, room.first_token + nr % 200 + 1, NULL, 0), "commit");
+		if (nr & 512)
+			check(kvc_seq_truncate(mine, 0), "truncate");
+		kvc_view_unmap(&view);
+		kvc_seq_close(mine);
+		kvc_seq_close(seq);
+	}
+}
+
+/* Map, verify every byte, unmap random ones of PATH/s0 .. s(N-1) until input ends; a read of the longest time. */
+static int cmd_readers(const char *path, char **argv)
+{
+	u64 rng = (u64)getpid(), longest = 0, rounds = 0;
+	u32 nr_seqs = (u32)number(argv, 0, 8);
+	struct pollfd input = {STDIN_FILENO, POLLIN, 0};
+	char name[PATH_MAX];
+
+	puts("ready");
+	fflush(stdout);
+	while (poll(&input, 1, 0) == 0) {
+		struct kvc_view view = {.size = sizeof(view)};
+		struct kvc_seq *seq;
+		u64 start = clock_mono_ns();
+		bool good;
+
+		rng = rng * 6364136223846793005ull + 1442695040888963407ull;
+		snprintf(name, sizeof(name), "%s/s%u", path, (u32)(rng >> 33) % nr_seqs);
+		seq = open_seq(name, 0);
+		check(kvc_seq_map(seq, &view), "map");
+		longest = max(longest, clock_mono_ns() - start);
+		good = view_good(seq, &view, (u32)(rng >> 33) % nr_seqs + 1);
+		check(kvc_view_check(&view), "view_check");
+		kvc_view_unmap(&view);
+		kvc_seq_close(seq);
+		if (!good)
+			return 3;
+		rounds++;
+	}
+	printf("rounds %llu longest_ms %llu\n", (unsigned long long)rounds,
+	       (unsigned long long)(longest / 1000000));
+	return 0;
+}
+
+/* The daemon dies while a view is mapped; then, when ARGUMENT 2 is given, comes back. */
+static int cmd_stale(const char *path, char **argv)
+{
+	u32 seed = (u32)number(argv, 0, 1);
+	struct kvc_seq *seq = open_seq(path, KVC_SEQ_WRITE);
+	struct kvc_view view = {.size = sizeof(view)};
+	struct kvc_layout l = layout_of(seq);
+
+	check(kvc_seq_map(seq, &view), "map");
+	wait_for_input();
+	printf("check %d\n", kvc_view_check(&view));
+	printf("tokens %lld\n", (long long)kvc_seq_tokens(seq));
+	printf("bytes %s\n", block_good(view.addr, seed, 0, l.block_bytes) ? "right" : "wrong");
+	if (argv[1]) {
+		wait_for_input();
+		check(kvc_reconnect(kvc), "reconnect");
+		printf("old %d\n", kvc_view_check(&view));
+		kvc_view_unmap(&view);
+		check(kvc_seq_map(seq, &view), "map again");
+		printf("new %s\n", view_good(seq, &view, seed) ? "right" : "wrong");
+	}
+	kvc_view_unmap(&view);
+	kvc_seq_close(seq);
+	return 0;
+}
+
+/* What a reader can do to pool memory: every descriptor that came is tried, also through /proc. */
+static int cmd_attack(const char *path, char **argv)
+{
+	struct kvc_seq *seq = open_seq(path, 0), *writer;
+	struct kvc_view view = {.size = sizeof(view)};
+	char name[64], target[PATH_MAX];
+	int opened = 0, mapped = 0, tried = 0;
+
+	check(kvc_seq_map(seq, &view), "map");
+	printf("write_open %d\n", kvc_seq_open(kvc, &writer, path, KVC_SEQ_WRITE));
+	printf("mprotect %d\n", mprotect((void *)view.addr, 4096, PROT_READ | PROT_WRITE) ? -errno : 0);
+	for (int fd = 3; fd < 256; fd++) {
+		int again;
+		ssize_t n;
+
+		snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+		n = readlink(name, target, sizeof(target) - 1);
+		if (n < 0 || (target[n] = '\0', !strstr(target, argv[0])))
+			continue;
+		tried++;
+		again = open(name, O_RDWR | O_CLOEXEC);
+		opened += again >= 0;
+		mapped += mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED;
+		mapped += pwrite(fd, "x", 1, 0) == 1;
+	}
+	printf("tried %d opened %d mapped %d\n", tried, opened, mapped);
+	return 0;
+}
+
+/* Sequences are opened only. Prints the error. */
+static int cmd_open(const char *path, char **argv)
+{
+	struct kvc_seq *seq;
+	int err = kvc_seq_open(kvc, &seq, path, (unsigned int)number(argv, 0, 0));
+
+	printf("open %d\n", err);
+	if (!err)
+		kvc_seq_close(seq);
+	return 0;
+}
+
+/* Map as many times as it takes to hit the budget: PATH/s0, s1, ... */
+static int cmd_hoard(const char *path, char **argv)
+{
+	u32 nr = (u32)number(argv, 0, 64), i;
+	char name[PATH_MAX];
+	u64 bytes = 0;
+	int err = 0;
+
+	for (i = 0; i < nr && !err; i++) {
+		struct kvc_view view = {.size = sizeof(view)};
+
+		snprintf(name, sizeof(name), "%s/s%u", path, i);
+		err = kvc_seq_map(open_seq(name, 0), &view);
+		bytes += err ? 0 : view.bytes;
+	}
+	printf("mapped %llu error %d\n", (unsigned long long)bytes, err);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		int (*run)(const char *path, char **argv);
+	} commands[] = {
+		{"fill", cmd_fill},	    {"check", cmd_check},     {"dump", cmd_dump},
+		{"fork", cmd_fork},	    {"truncate", cmd_truncate}, {"register", cmd_register},
+		{"hold", cmd_hold},	    {"churn", cmd_churn},     {"readers", cmd_readers},
+		{"stale", cmd_stale},	    {"attack", cmd_attack},   {"open", cmd_open},
+		{"hoard", cmd_hoard},
+	};
+	int status = 2;
+
+	if (argc < 4)
+		return 2;
+	check(kvc_open(&kvc, argv[2], NULL), "kvc_open");
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
+		if (!strcmp(argv[1], commands[i].name))
+			status = commands[i].run(argv[3], argv + 4);
+	kvc_close(kvc);
+	return status;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A daemon's end of the session protocol, in a thread, for tests of the client: sequences in a table,
+ * two pool files, everything in memory, no policy, nothing is ever given back but pins. It checks what
+ * a client sends (asserts: a client that breaks the protocol is the failure) and can be told to
+ * misbehave itself.
+ */
+#ifndef KVC_TEST_LIB_RPC_FAKE_H
+#define KVC_TEST_LIB_RPC_FAKE_H
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include "allocator/base/compiler.h"
+#include "fs/uapi/kvc_ioctl.h"
+
+#define FAKE_SEQS	  80
+#define FAKE_SEQ_BLOCKS	  1024
+#define FAKE_POOLS	  2
+#define FAKE_BLOCK_TOKENS 16u
+#define FAKE_BLOCK_BYTES  4608u
+#define FAKE_STRIDE	  8192u
+#define FAKE_POOL_BYTES	  (1024u * FAKE_STRIDE)
+/* A prefetch with this deadline is answered after the message behind it. */
+#define FAKE_HOLD 4711u
+
+/** enum fake_fault - how the next reply is wrong; afterwards all is well again. */
+enum fake_fault {
+	FAKE_OK,
+	FAKE_MUTE,	    /* none */
+	FAKE_HANG_UP,
+	FAKE_BAD_MAGIC,
+	FAKE_BAD_SEQUENCE,
+	FAKE_SHORT,
+	FAKE_POSITIVE,	    /* results above 0 */
+	FAKE_TOO_FAR,	    /* extents behind the pool file's end */
+	FAKE_ODD_EXTENT,    /* offset inside a page */
+	FAKE_TOO_MANY,	    /* more blocks than extents */
+	FAKE_OLD_ABI,
+	FAKE_NR_FAULTS
+};
+
+struct fake_seq {
+	char path[128];
+	u32 tokens, nr_ids, nr_blocks;
+	u32 ids[FAKE_SEQ_BLOCKS * FAKE_BLOCK_TOKENS];
+	u32 block[FAKE_SEQ_BLOCKS]; /* pool << 16 | number in it */
+};
+
+struct rpc_fake {
+	char dir[PATH_MAX];	 /* a "mount": has .kvc/version and .kvc/config */
+	int listen_fd, pool_fd[FAKE_POOLS];
+	u8 *pool[FAKE_POOLS];
+	pthread_t thread;
+	atomic_bool stop;
+	atomic_int fault;	 /* enum fake_fault */
+	atomic_bool scatter;	 /* blocks come from both files in turn, backwards */
+	atomic_bool read_only;	 /* descriptors */
+	atomic_uint nr_pools;	 /* told by KVC_OP_POOL */
+	atomic_uint pins, handles, messages;
+	struct fake_seq seq[FAKE_SEQS];
+	u32 nr_seqs, next_block[FAKE_POOLS];
+	u64 generation;
+};
+
+/** rpc_fake_start() - serve one client after another. */
+struct rpc_fake *rpc_fake_start(void);
+/** rpc_fake_stop() - the daemon dies; what is in the pool files stays for the next. */
+void rpc_fake_stop(struct rpc_fake *fake);
+/** rpc_fake_restart() - the same sequences, another daemon. */
+void rpc_fake_restart(struct rpc_fake *fake);
+void rpc_fake_free(struct rpc_fake *fake);
+/** rpc_fake_block() - memory of a sequence's block. */
+u8 *rpc_fake_block(struct rpc_fake *fake, const char *path, u32 nr);
+
+#endif

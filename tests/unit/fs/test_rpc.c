@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The dispatcher, without a socket: what each command does, and what it refuses. */
+#include <errno.h>
+#include <string.h>
+#include "fs/fseq.h"
+#include "fs/rpc/endpoint.h"
+#include "fuzz/rpc_world.h"
+#include "lib/test.h"
+
+static struct rpc_world *world;
+static struct endpoint *ep;
+static u8 *arena;
+
+static int setup(void **state)
+{
+	world = rpc_world_new();
+	arena = aligned_alloc(8, WORLD_ARENA);
+	memset(arena, 0, WORLD_ARENA);
+	ep = rpc_world_endpoint(world, WORLD_UID, arena);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	endpoint_free(ep);
+	rpc_world_free(world);
+	free(arena);
+	return 0;
+}
+
+/** struct one - a message of one command. */
+struct one {
+	struct kvc_batch head;
+	struct kvc_cmd cmd;
+};
+
+static int call(struct endpoint *to, struct kvc_cmd *cmd)
+{
+	struct one msg = {.head = {.magic = KVC_BATCH_MAGIC,
+				   .abi = KVC_ABI_VERSION,
+				   .nr_cmds = 1,
+				   .bytes = sizeof(msg)},
+			  .cmd = *cmd};
+
+	assert_int_equal(rpc_world_send(to, &msg, sizeof(msg)), 0);
+	*cmd = msg.cmd;
+	return cmd->result;
+}
+
+static struct kvc_ref put(const void *data, size_t bytes)
+{
+	memcpy(arena + 1024, data, bytes);
+	return (struct kvc_ref){1024, (u32)bytes};
+}
+
+static int open_as(struct endpoint *to, const char *path, u32 flags, struct kvc_cmd *cmd)
+{
+	*cmd = (struct kvc_cmd){.op = KVC_OP_OPEN};
+	cmd->open.path = put(path, strlen(path));
+	cmd->open.flags = flags;
+	return call(to, cmd);
+}
+
+static u32 must_open(const char *path, u32 flags)
+{
+	struct kvc_cmd cmd;
+
+	assert_int_equal(open_as(ep, path, flags, &cmd), 0);
+	return cmd.handle;
+}
+
+static const struct kvc_ref ext_room = {32768, 16384};
+
+static int map(u32 h, u64 first, u64 nr, struct kvc_op_map *out)
+{
+	struct kvc_cmd cmd = {.op = KVC_OP_MAP, .handle = h};
+	int err;
+
+	cmd.map = (struct kvc_op_map){.first_block = first, .nr_blocks = nr, .extents = ext_room};
+	err = call(ep, &cmd);
+	if (out)
+		*out = cmd.map;
+	return err;
+}
+
+static int append(u32 h, u32 tokens, struct kvc_op_append *out)
+{
+	struct kvc_cmd cmd = {.op = KVC_OP_APPEND, .handle = h};
+	int err;
+
+	cmd.append = (struct kvc_op_append){.tokens = tokens, .extents = ext_room};
+	err = call(ep, &cmd);
+	if (out)
+		*out = cmd.append;
+	return err;
+}
+
+static int commit(u32 h, u32 tokens, const u32 *ids, u32 nr_ids)
+{
+	struct kvc_cmd cmd = {.op = KVC_OP_COMMIT, .handle = h};
+
+	cmd.commit.tokens = tokens;
+	if (nr_ids)
+		cmd.commit.ids = put(ids, nr_ids * sizeof(*ids));
+	return call(ep, &cmd);
+}
+
+static int match(u32 h, u32 nr_ids, u32 flags, u32 *matched)
+{
+	struct kvc_cmd cmd = {.op = KVC_OP_MATCH, .handle = h};
+	u32 ids[256];
+	int err;
+
+	for (u32 i = 0; i < nr_ids; i++)
+		ids[i] = i;
+	cmd.match.ids = put(ids, nr_ids * sizeof(*ids));
+	cmd.match.flags = flags;
+	err = call(ep, &cmd);
+	*matched = cmd.match.matched;
+	return err;
+}
+
+static int simple(u16 op, u32 h)
+{
+	struct kvc_cmd cmd = {.op = op, .handle = h};
+
+	return call(ep, &cmd);
+}
+
+/* ---- messages ---- */
+
+static void heads(void **state)
+{
+	struct one good = {.head = {.magic = KVC_BATCH_MAGIC,
+				    .abi = KVC_ABI_VERSION,
+				    .nr_cmds = 1,
+				    .bytes = sizeof(good)}},
+		   bad;
+
+	assert_int_equal(rpc_check(&good, sizeof(good)), 0);
+	assert_int_equal(rpc_check(&good, sizeof(good) - 1), -EPROTO);
+	assert_int_equal(rpc_check(&good, sizeof(good.head) - 1), -EPROTO);
+	bad = good, bad.head.magic++;
+	assert_int_equal(rpc_check(&bad, sizeof(bad)), -EPROTO);
+	bad = good, bad.head.abi++;
+	assert_int_equal(rpc_check(&bad, sizeof(bad)), -EPROTO);
+	bad = good, bad.head.flags = 2;
+	assert_int_equal(rpc_check(&bad, sizeof(bad)), -EPROTO);
+	bad = good, bad.head.nr_cmds = 2;
+	assert_int_equal(rpc_check(&bad, sizeof(bad)), -EPROTO);
+	bad = good, bad.head.nr_cmds = UINT32_MAX / 96 + 2;
+	assert_int_equal(rpc_check(&bad, sizeof(bad)), -EPROTO);
+	bad = good, bad.head.nr_cmds = 0;
+	assert_int_equal(rpc_check(&bad, sizeof(bad)), -EPROTO);
+}
+
+static void commands(void **state)
+{
+	struct kvc_cmd cmd = {.op = KVC_NR_OPS};
+
+	assert_int_equal(call(ep, &cmd), -EOPNOTSUPP);
+	assert_int_equal(simple(0, 0), -EOPNOTSUPP);
+	assert_int_equal(simple(KVC_OP_HELLO, 0), -EINVAL);
+	assert_int_equal(simple(KVC_OP_QUERY, 0), -EBADF);
+	assert_int_equal(simple(KVC_OP_QUERY, 1), -EBADF);
+	assert_int_equal(simple(KVC_OP_QUERY, UINT32_MAX), -EBADF);
+	cmd = (struct kvc_cmd){.op = KVC_OP_POOL, .flags = 1};
+	assert_int_equal(call(ep, &cmd), -EINVAL);
+	cmd = (struct kvc_cmd){.op = KVC_OP_POOL, .reserved = 1};
+	assert_int_equal(call(ep, &cmd), -EINVAL);
+	cmd = (struct kvc_cmd){.op = KVC_OP_OPEN, .open.path = {WORLD_ARENA - 3, 4}};
+	assert_int_equal(call(ep, &cmd), -EFAULT);
+	cmd = (struct kvc_cmd){.op = KVC_OP_OPEN, .open.path = {UINT32_MAX, 4}};
+	assert_int_equal(call(ep, &cmd), -EFAULT);
+}
+
+static void stop_on_error(void **state)
+{
+	struct {
+		struct kvc_batch head;
+		struct kvc_cmd cmd[3];
+	} msg = {.head = {.magic = KVC_BATCH_MAGIC,
+			  .abi = KVC_ABI_VERSION,
+			  .flags = KVC_BATCH_STOP,
+			  .nr_cmds = 3,
+			  .bytes = sizeof(msg)}};
+
+	msg.cmd[0].op = msg.cmd[2].op = KVC_OP_POOL;
+	msg.cmd[1].op = KVC_OP_QUERY;
+	assert_int_equal(rpc_world_send(ep, &msg, sizeof(msg)), 0);
+	assert_int_equal(msg.cmd[0].result, 0);
+	assert_int_equal(msg.cmd[1].result, -EBADF);
+	assert_int_equal(msg.cmd[2].result, -ECANCELED);
+}
+
+/* ---- sequences ---- */
+
+static void opening(void **state)
+{
+	struct kvc_cmd cmd;
+	u64 word;
+
+	assert_int_equal(open_as(ep, "ns/new", 0, &cmd), -ENOENT);
+	assert_int_equal(open_as(ep, "ns/new", 8, &cmd), -EINVAL);
+	assert_int_equal(open_as(ep, "", 0, &cmd), -EINVAL);
+	assert_int_equal(open_as(ep, "ns/a/kv", 0, &cmd), -ENOTDIR);
+	assert_int_equal(open_as(ep, "ns/a/kv/x", 0, &cmd), -ENOTDIR);
+	assert_int_equal(open_as(ep, "elsewhere", KVC_OPEN_CREATE, &cmd), -EINVAL);
+	assert_int_equal(open_as(ep, ".kvc", KVC_OPEN_CREATE, &cmd), -EINVAL);
+	assert_int_equal(open_as(ep, "ns/..", KVC_OPEN_CREATE, &cmd), -EINVAL);
+	assert_int_equal(open_as(ep, "ns/a", KVC_OPEN_EXCL, &cmd), -EEXIST);
+	assert_int_equal(open_as(ep, "ns/new", KVC_OPEN_CREATE | KVC_OPEN_WRITE, &cmd), 0);
+	assert_int_equal(cmd.open.tokens, 0);
+	assert_int_equal(open_as(ep, "ns/a", KVC_OPEN_WRITE, &cmd), 0);
+	assert_int_equal(cmd.open.tokens, 64);
+	assert_int_equal(cmd.open.block_tokens, WORLD_BT);
+	memcpy(&word, arena + cmd.open.slot * sizeof(word), sizeof(word));
+	assert_int_equal(word, cmd.open.generation);
+	assert_int_equal(simple(KVC_OP_CLOSE, cmd.handle), 0);
+	memcpy(&word, arena + cmd.open.slot * sizeof(word), sizeof(word));
+	assert_int_equal(word, 0);
+	assert_int_equal(simple(KVC_OP_CLOSE, cmd.handle), -EBADF);
+}
+
+static void strangers(void **state)
+{
+	struct endpoint *other = rpc_world_endpoint(world, WORLD_UID + 1, arena);
+	struct kvc_cmd cmd = {.op = KVC_OP_POOL};
+
+	assert_int_equal(open_as(other, "ns/a", KVC_OPEN_WRITE, &cmd), -EACCES);
+	assert_int_equal(open_as(other, "ns/x", KVC_OPEN_CREATE, &cmd), -EACCES);
+	assert_int_equal(open_as(other, "ns/a", 0, &cmd), 0);
+	cmd = (struct kvc_cmd){.op = KVC_OP_APPEND, .handle = cmd.handle};
+	cmd.append.tokens = 1;
+	assert_int_equal(call(other, &cmd), -EACCES);
+	cmd = (struct kvc_cmd){.op = KVC_OP_MATCH, .handle = cmd.handle};
+	cmd.match.flags = KVC_MATCH_ATTACH;
+	assert_int_equal(call(other, &cmd), -EACCES);
+	cmd = (struct kvc_cmd){.op = KVC_OP_STATE, .handle = cmd.handle};
+	assert_int_equal(call(other, &cmd), -EACCES);
+	endpoint_free(other);
+}
+
+static void a_prompt(void **state)
+{
+	u32 h = must_open("ns/b", KVC_OPEN_CREATE | KVC_OPEN_WRITE), ids[16], matched;
+	struct kvc_op_append room;
+	struct kvc_op_map view;
+	struct kvc_cmd cmd;
+
+	assert_int_equal(match(h, 70, 0, &matched), 0);
+	assert_int_equal(matched, 64);
+	assert_int_equal(match(h, 70, KVC_MATCH_ATTACH, &matched), 0);
+	assert_int_equal(matched, 64);
+	assert_int_equal(commit(h, 65, NULL, 0), -EINVAL);
+	assert_int_equal(append(h, 20, &room), 0);
+	assert_int_equal(room.first_block, 4);
+	assert_int_equal(room.nr_blocks, 2);
+	assert_int_equal(commit(h, 70, NULL, 0), 0);
+	for (u32 i = 0; i < 14; i++)
+		ids[i] = 70 + i;
+	assert_int_equal(commit(h, 84, ids, 14), 0);
+	assert_int_equal(commit(h, 97, ids, 0), -EINVAL);
+	assert_int_equal(match(h, 84, KVC_MATCH_ATTACH, &matched), 0);
+	assert_int_equal(matched, 84);
+	assert_int_equal(map(h, 0, KVC_ALL, &view), 0);
+	assert_int_equal(view.nr_blocks, 6);
+	assert_true(view.extents.bytes >= sizeof(struct kvc_extent));
+	cmd = (struct kvc_cmd){.op = KVC_OP_QUERY, .handle = h};
+	assert_int_equal(call(ep, &cmd), 0);
+	assert_int_equal(cmd.query.tokens, 84);
+	assert_int_equal(cmd.query.ids, 84);
+	assert_int_equal(cmd.query.cached_tokens, 64);
+	cmd = (struct kvc_cmd){.op = KVC_OP_TRUNCATE, .handle = h, .truncate.tokens = 85};
+	assert_int_equal(call(ep, &cmd), -EINVAL);
+	cmd.truncate.tokens = 66;
+	assert_int_equal(call(ep, &cmd), 0);
+	assert_int_equal(append(h, 1, &room), 0);
+	assert_int_equal(room.first_block, 4);
+	assert_int_equal(room.nr_blocks, 1);
+}
+
+static void mappings(void **state)
+{
+	u32 h = must_open("ns/a", 0);
+	struct kvc_cmd cmd = {.op = KVC_OP_UNMAP, .handle = h};
+	struct kvc_op_map view;
+
+	assert_int_equal(map(h, 1, 2, &view), 0);
+	assert_int_equal(view.nr_blocks, 2);
+	assert_int_equal(map(h, 3, 100, &view), 0);
+	assert_int_equal(view.nr_blocks, 1);
+	assert_int_equal(map(h, 4, KVC_ALL, &view), 0);
+	assert_int_equal(view.nr_blocks, 0);
+	assert_int_equal(map(h, 5, 1, &view), -EINVAL);
+	assert_int_equal(ep->pins.nr, 3);
+	assert_int_equal(map(h, 1, 2, &view), 0);
+	assert_int_equal(ep->pins.nr, 3);
+	cmd.map = (struct kvc_op_map){.first_block = 1, .nr_blocks = 1};
+	assert_int_equal(call(ep, &cmd), -EINVAL);
+	cmd.map.nr_blocks = 2;
+	assert_int_equal(call(ep, &cmd), 0);
+	assert_int_equal(ep->pins.nr, 3);
+	assert_int_equal(call(ep, &cmd), 0);
+	assert_int_equal(ep->pins.nr, 1);
+	assert_int_equal(call(ep, &cmd), -EINVAL);
+	cmd = (struct kvc_cmd){.op = KVC_OP_MAP, .handle = h};
+	cmd.map = (struct kvc_op_map){.nr_blocks = KVC_ALL, .extents = {32768, 8}};
+	assert_int_equal(call(ep, &cmd), -E2BIG);
+	assert_int_equal(ep->pins.nr, 1);
+	cmd.map.extents = (struct kvc_ref){WORLD_ARENA - 8, 16};
+	assert_int_equal(call(ep, &cmd), -EFAULT);
+	assert_int_equal(ep->pins.nr, 1);
+	assert_int_equal(simple(KVC_OP_CLOSE, h), 0);
+	assert_int_equal(ep->pins.nr, 0);
+	assert_int_equal(atomic_load(&ep->shown_bytes), 0);
+}
+
+/* One client gets half of DRAM, not more; what it gave back it can have again. */
+static void budget(void **state)
+{
+	u64 half = pool_hold_limit(rpc_world_fs(world)->pool) / 80 * 50;
+	u32 h = must_open("ns/big", KVC_OPEN_CREATE | KVC_OPEN_WRITE);
+	u32 fits = (u32)(half / KVC_PAGE_SIZE) * WORLD_BT;
+
+	assert_int_equal(append(h, fits + WORLD_BT, NULL), -EAGAIN);
+	assert_int_equal(append(h, fits, NULL), 0);
+	assert_int_equal(map(must_open("ns/a", 0), 0, KVC_ALL, NULL), -EAGAIN);
+	assert_int_equal(simple(KVC_OP_CLOSE, h), 0);
+	assert_int_equal(map(must_open("ns/a", 0), 0, KVC_ALL, NULL), 0);
+}
+
+static void one_writer(void **state)
+{
+	struct endpoint *other = rpc_world_endpoint(world, WORLD_UID, arena);
+	u32 h = must_open("ns/a", KVC_OPEN_WRITE);
+	struct kvc_cmd cmd;
+	u32 theirs;
+
+	assert_int_equal(open_as(other, "ns/a", KVC_OPEN_WRITE, &cmd), 0);
+	theirs = cmd.handle;
+	assert_int_equal(append(h, 1, NULL), 0);
+	cmd = (struct kvc_cmd){.op = KVC_OP_APPEND, .handle = theirs};
+	cmd.append = (struct kvc_op_append){.tokens = 1, .extents = ext_room};
+	assert_int_equal(call(other, &cmd), -EBUSY);
+	cmd = (struct kvc_cmd){.op = KVC_OP_TRUNCATE, .handle = theirs, .truncate.tokens = 3};
+	assert_int_equal(call(other, &cmd), -EBUSY);
+	endpoint_free(ep);
+	ep = rpc_world_endpoint(world, WORLD_UID, arena);
+	assert_int_equal(call(other, &cmd), 0);
+	endpoint_free(other);
+}
+
+static void forks(void **state)
+{
+	u32 h = must_open("ns/a", 0);
+	struct kvc_cmd cmd = {.op = KVC_OP_FORK, .handle = h};
+
+	cmd.fork.path = put("ns/f", 4);
+	cmd.fork.tokens = 40;
+	assert_int_equal(call(ep, &cmd), 0);
+	cmd.fork.path = put("ns/f", 4);
+	assert_int_equal(call(ep, &cmd), -EEXIST);
+	cmd.fork.path = put("ns/g", 4);
+	cmd.fork.tokens = 65;
+	assert_int_equal(call(ep, &cmd), -EINVAL);
+	assert_int_equal(open_as(ep, "ns/f", 0, &cmd), 0);
+	assert_int_equal(cmd.open.tokens, 40);
+}
+
+static void pin_counts(void **state)
+{
+	struct pinset pins = {0};
+	u32 counts[512] = {0}, nr = 0;
+	struct test_rng rng;
+
+	test_rng_init(&rng);
+	for (u32 i = 0; i < 20000; i++) {
+		struct block_id id = {(u32)test_rng_below(&rng, ARRAY_SIZE(counts)) * 4096};
+		u32 *count = &counts[id.v / 4096];
+
+		assert_int_equal(pins_count(&pins, id), *count);
+		if (test_rng_below(&rng, 2)) {
+			assert_int_equal(pins_reserve(&pins, 1), 0);
+			nr += pins_add(&pins, id);
+			assert_int_equal(++*count > 1, pins_count(&pins, id) > 1);
+		} else if (*count) {
+			--*count;
+			nr -= pins_del(&pins, id);
+		}
+		assert_int_equal(pins.nr, nr);
+	}
+	for (u32 i = 0; i < ARRAY_SIZE(counts); i++)
+		while (counts[i]--)
+			pins_del(&pins, (struct block_id){i * 4096});
+	pins_free(&pins);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(heads),
+		cmocka_unit_test_setup_teardown(commands, setup, teardown),
+		cmocka_unit_test_setup_teardown(stop_on_error, setup, teardown),
+		cmocka_unit_test_setup_teardown(opening, setup, teardown),
+		cmocka_unit_test_setup_teardown(strangers, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_prompt, setup, teardown),
+		cmocka_unit_test_setup_teardown(mappings, setup, teardown),
+		cmocka_unit_test_setup_teardown(budget, setup, teardown),
+		cmocka_unit_test_setup_teardown(one_writer, setup, teardown),
+		cmocka_unit_test_setup_teardown(forks, setup, teardown),
+		cmocka_unit_test(pin_counts),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
