@@ -73,6 +73,7 @@ int __seq_cut(struct sequence *seq, struct seq_cut to)
 		seq->nr_part = 0;
 	}
 	seq->nr_cids = min(seq->nr_cids, to.tokens);
+	seq->paired &= seq->nr_cids > 0;
 	seq->T = min(seq->T, to.tokens);
 	seq->cached_tokens = min(seq->cached_tokens, to.tokens);
 	seq->attached_blocks = min(seq->attached_blocks, to.blocks);
@@ -174,14 +175,21 @@ static int cut_to_bytes(struct sequence *seq, u64 size)
 	return err;
 }
 
-static int kv_to_zero(struct sequence *seq)
+/*
+ * Whose are the bytes that come next? Ids that belonged to the bytes that go will be replaced as
+ * well. But ids that were put there while other bytes were in kv may be those of the bytes to come,
+ * or the half of something that was given up: the next ids may be anybody's.
+ */
+int seq_lose_bytes(struct sequence *seq)
 {
+	bool known = seq->loose || seq->paired;
 	int err = seq_drop_bytes(seq);
 
 	if (err)
 		return err;
 	lock_acquire(&seq->tab.lock);
 	seq->loose = seq->nr_ids > 0;
+	seq->estranged = seq->loose && (seq->estranged || !known);
 	seq->pending_T = SEQ_NO_TOKENS;
 	seq->meta_dirty = true;
 	lock_release(&seq->tab.lock);
@@ -198,7 +206,7 @@ int seq_truncate(struct sequence *seq, u64 size)
 	if (err)
 		return err;
 	if (!size)
-		err = kv_to_zero(seq);
+		err = seq_lose_bytes(seq);
 	else if (size < seq->tab.size)
 		err = cut_to_bytes(seq, size);
 	else

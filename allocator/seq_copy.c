@@ -174,6 +174,10 @@ static void clone_apply(struct seq_clone *c)
 	clone_apply_ids(c);
 	if (c->full && !c->from)
 		dst->pending_T = src->pending_T;
+	if (!c->from) {
+		dst->paired = c->ids && src->paired;
+		dst->estranged = src->estranged || (dst->estranged && c->nr_cids < dst->T);
+	}
 	dst->meta_dirty = true;
 	pool_touch(dst->tab.pool, c->blocks, c->to - c->from, seq_class(dst), dst->priority);
 	lock_release(&dst->tab.lock);
@@ -353,13 +357,15 @@ static int split_off(struct sequence *seq, struct sequence *out)
 	*out->written = *seq->written;
 	*seq->written = WRITTEN_INIT;
 	out->loose = seq->loose;
+	out->paired = seq->paired;
+	out->estranged = seq->estranged;
 	out->attached_blocks = seq->attached_blocks;
 	out->cached_tokens = seq->cached_tokens;
 	out->indexed_blocks = 0;
 	out->state = seq->state;
 	out->priority = seq->priority;
 	out->pinned = seq->pinned;
-	return seq_drop_bytes(seq);
+	return seq_lose_bytes(seq);
 }
 
 int seq_kv_gone(struct sequence *seq, u64 new_id, struct sequence **out)
@@ -373,13 +379,6 @@ int seq_kv_gone(struct sequence *seq, u64 new_id, struct sequence **out)
 	err = seq_room_revoke(seq);
 	if (!err)
 		err = split_off(seq, kv);
-	if (!err) {
-		lock_acquire(&seq->tab.lock);
-		seq->loose = seq->nr_ids > 0;
-		seq->pending_T = SEQ_NO_TOKENS;
-		seq->meta_dirty = true;
-		lock_release(&seq->tab.lock);
-	}
 	blktab_end2(&seq->tab, &kv->tab);
 	if (err)
 		seq_destroy(kv);
@@ -408,6 +407,8 @@ static int adopt_ids(struct sequence *seq, const struct sequence *old)
 	seq->max_ids = old->nr_ids + 1;
 	seq->nr_part = 0;
 	seq->loose = old->loose;
+	seq->paired = false;
+	seq->estranged = old->estranged && seq->nr_cids < seq->T;
 	seq_dirty_ids(seq, 0);
 	lock_release(&seq->tab.lock);
 	return 0;

@@ -17,7 +17,13 @@
 #define SEQ_FORMAT_VERSION 1u
 #define SEQ_WRITTEN_CHUNK  1024u
 
-enum seq_record_flags { SEQ_RECORD_LOOSE = 1, SEQ_RECORD_CIDS = 2, SEQ_RECORD_PINNED = 4 };
+enum seq_record_flags {
+	SEQ_RECORD_LOOSE = 1,
+	SEQ_RECORD_CIDS = 2,
+	SEQ_RECORD_PINNED = 4,
+	SEQ_RECORD_PAIRED = 8,
+	SEQ_RECORD_ESTRANGED = 16,
+};
 
 struct seq_record {
 	u32 version;

@@ -97,6 +97,7 @@ static int write_ids(struct sequence *seq, const void *buf, size_t len, u64 off)
 	if (err)
 		return err;
 	lock_acquire(&seq->tab.lock);
+	seq->paired &= off >= (u64)seq->nr_ids * sizeof(u32);
 	memcpy((u8 *)seq->ids + off, buf, len);
 	end = max(end, part_goes_on ? held : (u64)seq->nr_ids * sizeof(u32));
 	seq->nr_ids = (u32)(end / sizeof(u32));
@@ -120,6 +121,7 @@ static int write_over_loose(struct sequence *seq, const void *buf, size_t len)
 	seq->nr_ids = (u32)(len / sizeof(u32));
 	seq->nr_part = (u8)(len % sizeof(u32));
 	seq->loose = false;
+	seq->estranged &= !seq_is_blank(seq);
 	seq_dirty_ids(seq, 0);
 	lock_release(&seq->tab.lock);
 	return 0;
@@ -174,6 +176,8 @@ int seq_drop_ids(struct sequence *seq)
 		return err;
 	lock_acquire(&seq->tab.lock);
 	seq->loose = false;
+	seq->paired = false;
+	seq->estranged &= !seq_is_blank(seq);
 	lock_release(&seq->tab.lock);
 	seq_set_nr_ids(seq, 0);
 	return 0;

@@ -32,6 +32,8 @@ int __must_check __seq_cut(struct sequence *seq, struct seq_cut to);
 int __must_check seq_cut_to_tokens(struct sequence *seq, u32 nr);
 /** seq_drop_bytes() - kv to zero; ids stay as they are. */
 int __must_check seq_drop_bytes(struct sequence *seq);
+/** seq_lose_bytes() - as seq_drop_bytes(), and the ids that stay are loose from now on. */
+int __must_check seq_lose_bytes(struct sequence *seq);
 
 /** seq_pieces() - pieces that the first tokens of a block lie in (planes; opaque: 1). */
 u32 seq_pieces(const struct sequence *seq);

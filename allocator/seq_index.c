@@ -57,15 +57,18 @@ static int append_cids(struct sequence *seq, u32 nr)
 static int bind(struct sequence *seq)
 {
 	u32 nr = min(seq->T, seq->nr_ids);
+	bool paired;
 	int err;
 
 	if (nr <= seq->nr_cids)
 		return 0;
+	paired = agreeing_ids(seq, seq->nr_cids) == seq->nr_cids;
 	err = seq->cids ? append_cids(seq, nr) : 0;
 	if (err)
 		return err;
 	lock_acquire(&seq->tab.lock);
 	seq->nr_cids = nr;
+	seq->paired = paired;
 	seq->meta_dirty = true;
 	lock_release(&seq->tab.lock);
 	return 0;
@@ -136,7 +139,7 @@ int seq_index(struct sequence *seq)
 	u32 i, nr;
 	int err;
 
-	if (!seq->root || seq->loose)
+	if (!seq->root || seq->loose || seq->estranged)
 		return 0;
 	err = bind(seq);
 	if (err)
@@ -224,11 +227,25 @@ static int match_new(struct sequence *seq)
 	return err;
 }
 
+/* New ids that bind a rest do not show that they are those of what was bound before. */
+static int index_old_bytes(struct sequence *seq)
+{
+	bool paired = seq->paired || !seq->nr_cids;
+	int err = seq_index(seq);
+
+	lock_acquire(&seq->tab.lock);
+	seq->paired &= paired;
+	lock_release(&seq->tab.lock);
+	return err;
+}
+
 int seq_match(struct sequence *seq)
 {
 	if (!seq->root || seq->loose)
 		return 0;
-	if (seq->room || seq_has_own_bytes(seq))
+	if (seq->room)
 		return seq_index(seq);
+	if (seq_has_own_bytes(seq))
+		return index_old_bytes(seq);
 	return match_new(seq);
 }

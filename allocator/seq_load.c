@@ -174,6 +174,8 @@ static void take_head(struct sequence *seq)
 	seq->cached_tokens = r->cached_tokens;
 	seq->pending_T = r->pending_tokens;
 	seq->loose = r->flags & SEQ_RECORD_LOOSE;
+	seq->paired = r->flags & SEQ_RECORD_PAIRED;
+	seq->estranged = r->flags & SEQ_RECORD_ESTRANGED;
 	seq->pinned = r->flags & SEQ_RECORD_PINNED;
 	seq->state = (enum seq_state)r->state;
 	seq->priority = r->priority;
@@ -227,4 +229,9 @@ int seq_load_finish(struct sequence *seq, struct textbuf *why)
 	seq->loading = NULL;
 	seq->meta_dirty = false;
 	return 0;
+}
+
+int seq_load_kv_gone(struct sequence *seq)
+{
+	return seq_has_own_bytes(seq) ? seq_truncate(seq, 0) : 0;
 }

@@ -100,6 +100,8 @@ static void emit_head(struct sequence *seq, struct meta_txn *txn)
 		.nr_written = seq->written->nr,
 		.flags = (u16)((seq->loose ? SEQ_RECORD_LOOSE : 0) |
 			       (seq->cids ? SEQ_RECORD_CIDS : 0) |
+			       (seq->paired ? SEQ_RECORD_PAIRED : 0) |
+			       (seq->estranged ? SEQ_RECORD_ESTRANGED : 0) |
 			       (seq->pinned ? SEQ_RECORD_PINNED : 0)),
 		.state = (u8)seq->state,
 		.priority = seq->priority,

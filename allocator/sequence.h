@@ -9,6 +9,10 @@
  *   cids[0..nr_cids)   the ids under which committed tokens were committed (nr_cids <= T); NULL while
  *                      equal to ids: a committed token keeps its id for ever
  *   loose              kv was cut to zero, unlinked or renamed: ids are shown, index nothing
+ *   paired             bytes were committed under the shown ids, and these not written again since: who
+ *                      replaces kv now will replace `tokens` next
+ *   estranged          kv was replaced when they were not paired: its bytes may be those of the ids that
+ *                      are there or of ids that will come. They get none, until they go
  *   attached           leading blocks that came from the prefix cache, not written here
  *   pending_T          T asked for while there were no bytes; applied at the first commit that reaches it
  *   written ranges     of open blocks, so that a commit knows holes
@@ -58,6 +62,7 @@ struct sequence {
 	u32 cached_tokens;	/* attached at the last match, for user.kvc.cached_tokens */
 	u32 pending_T;		/* UINT32_MAX: none */
 	bool loose;
+	bool paired, estranged;
 	u8 nr_part;		/* bytes of an unfinished id held behind ids[nr_ids), 0..3 */
 	bool meta_dirty;	/* record stale; ids and table have their own marks */
 	u32 changes, emitted_changes; /* of what changes without busy: state, pinned */
@@ -169,5 +174,10 @@ void seq_emit_delete(struct sequence *seq, struct meta_txn *txn);
 int __must_check seq_load(struct sequence *seq, u8 type, u32 sub, const void *value, u32 bytes);
 /** seq_load_finish() - all records seen: check them against each other, name the blocks. */
 int __must_check seq_load_finish(struct sequence *seq, struct textbuf *why);
+/**
+ * seq_load_kv_gone() - after seq_load_finish(), for one whose directory has no kv: the name went, the
+ * record that says what follows was not written any more. Bytes of its own go, ids become loose.
+ */
+int __must_check seq_load_kv_gone(struct sequence *seq);
 
 #endif

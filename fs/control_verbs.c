@@ -176,11 +176,12 @@ static int fork_resolve(struct request *r, struct fork *f)
 
 static int fork_check(struct request *r, struct fork *f)
 {
-	struct inode *file = f->from->kv ? f->from->kv : f->from->ids;
+	struct inode *files[2] = {f->from->kv, f->from->ids};
 	int err = need(r, f->src, X_OK, r->args[1]);
 
-	if (!err)
-		err = need(r, file, R_OK, r->args[1]);
+	for (unsigned int i = 0; i < ARRAY_SIZE(files) && !err; i++)
+		if (files[i])
+			err = need(r, files[i], R_OK, r->args[1]);
 	if (!err)
 		err = need(r, f->dir, W_OK | X_OK, r->args[2]);
 	if (err)

@@ -7,9 +7,12 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
+#include "allocator/base/clock.h"
 #include "allocator/base/err.h"
 #include "allocator/base/log.h"
 #include "allocator/base/textbuf.h"
+#include "fs/control.h"
 #include "fs/kvdir.h"
 #include "fs/kvxattr.h"
 #include "fs/ops.h"
@@ -33,6 +36,7 @@ const char *seq_state_name(unsigned int state)
 /** struct target - what an attribute call is about. */
 struct target {
 	struct fs *fs;
+	fuse_req_t req; /* when it sets */
 	struct inode *inode;
 	struct fseq *fseq;  /* one reference, or NULL */
 	struct gates gates; /* shared: the inode and the sequence's files */
@@ -100,6 +104,24 @@ static int refuse_later(const char *name)
 
 /* ---- tokens ---- */
 
+/* By way of the directory a caller changes files that he must be allowed to write. */
+static int may_write_files(struct target *t)
+{
+	struct inode *files[2] = {t->fseq->kv, t->fseq->ids};
+	struct cred cred;
+	int err = 0;
+
+	if (!inode_is_dir(t->inode))
+		return 0;
+	cred_of(&cred, t->req);
+	fs_lock(t->fs);
+	for (unsigned int i = 0; i < ARRAY_SIZE(files); i++)
+		if (files[i] && !cred_may(&cred, files[i], W_OK))
+			err = -EACCES;
+	fs_unlock(t->fs);
+	return err;
+}
+
 static int tokens_set(struct target *t)
 {
 	struct fs *fs = t->fs;
@@ -113,6 +135,9 @@ static int tokens_set(struct target *t)
 		return -EINVAL;
 	if (opts_number(t->text, 0, SEQ_MAX_IDS, &nr))
 		return -EINVAL;
+	err = may_write_files(t);
+	if (err)
+		return err;
 	before = fseq_T(t->fseq);
 	err = seq_set_tokens(t->fseq->seq, (u32)nr);
 	if (err == -ENOSPC) {
@@ -447,17 +472,17 @@ static const struct kvxattr *kvxattr_find(const char *name)
 	return NULL;
 }
 
-int kvxattr_set(struct fs *fs, u64 ino, const char *name, const void *value, size_t bytes)
+int kvxattr_set(fuse_req_t req, u64 ino, const char *name, const void *value, size_t bytes)
 {
 	const struct kvxattr *x = kvxattr_find(name);
-	struct target t = {.value = value, .bytes = bytes};
+	struct target t = {.req = req, .value = value, .bytes = bytes};
 	int ret;
 
 	if (!x)
 		return kvc_err(-EINVAL, fs_xattr_unknown); /* a typing error, most likely */
 	if (bytes < sizeof(t.text))
 		memcpy(t.text, value, bytes);
-	ret = target_begin(&t, fs, ino);
+	ret = target_begin(&t, fs_of(req), ino);
 	if (ret)
 		return ret;
 	ret = x->set(&t);

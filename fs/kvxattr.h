@@ -4,14 +4,15 @@
 #define KVC_FS_KVXATTR_H
 
 #include "fs/fs.h"
+#include "fs/fuse.h"
 
 struct textbuf;
 
 /* What the functions below answer for an attribute that is stored like any other here. */
 #define KVXATTR_PLAIN 1
 
-/** kvxattr_set() - lock not held, may block. Return: 0, -errno, KVXATTR_PLAIN. */
-int __must_check kvxattr_set(struct fs *fs, u64 ino, const char *name, const void *value,
+/** kvxattr_set() - for the caller of @req; lock not held, may block. Return: 0, -errno, KVXATTR_PLAIN. */
+int __must_check kvxattr_set(fuse_req_t req, u64 ino, const char *name, const void *value,
 			     size_t bytes);
 /** kvxattr_get() - value into @tb; as kvxattr_set(). */
 int __must_check kvxattr_get(struct fs *fs, u64 ino, const char *name, struct textbuf *tb);

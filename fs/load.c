@@ -529,6 +529,18 @@ static int load_tables(struct loader *l)
 	return err;
 }
 
+/* The name of a kv goes with the first record that is written, its sequence's record may be later. */
+static int finish_sequence(struct loader *l, struct fseq *fseq)
+{
+	int err = seq_load_finish(fseq->seq, &l->why);
+
+	if (!err && !fseq->kv)
+		err = seq_load_kv_gone(fseq->seq);
+	if (!err && seq_dirty(fseq->seq))
+		fseq_mark_dirty(l->fs, fseq);
+	return err;
+}
+
 /* A sequence without records is one that nothing was written to. */
 static int finish_sequences(struct loader *l)
 {
@@ -539,7 +551,7 @@ static int finish_sequences(struct loader *l)
 		struct fseq *fseq = l->seqs.items[i].inode->fseq;
 
 		if (fseq != last && fseq->loaded)
-			err = seq_load_finish(fseq->seq, &l->why);
+			err = finish_sequence(l, fseq);
 		if (err == -EUCLEAN && !l->why.len)
 			err = bad_inode(l, l->seqs.items[i].inode->ino, "malformed sequence");
 		last = fseq;

@@ -78,7 +78,7 @@ void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *v
 	else if (strlen(name) > NAME_MAX_BYTES)
 		ret = -ERANGE;
 	else if (is_kvxattr(name))
-		ret = kvxattr_set(fs, ino, name, value, size);
+		ret = kvxattr_set(req, ino, name, value, size);
 	if (ret == KVXATTR_PLAIN) {
 		x = xattr_make(name, value, size);
 		ret = x ? store(fs, ino, x, flags) : -ENOMEM;

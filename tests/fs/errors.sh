@@ -55,6 +55,15 @@ t_EACCES() {
 	chmod 777 m/a
 	as 65534 mkdir m/a/own && as 65534 cp m/a/s/tokens m/a/own/tokens || bad "a user's own sequence"
 	expect_eq '65534 65534' "$(stat -c '%u %g' m/a/own/tokens)" "owner"
+	chmod 777 m/a/s
+	expect_errno EACCES as 65534 setfattr -n user.kvc.tokens -v 1 m/a/s
+	kcheck check m/a/s Y:64
+	[ -n "${KVCTL:-}" ] || return 0
+	chmod 644 m/a/s/kv
+	expect_ok as 65534 "$KVCTL" fork m/a/s m/a/f1
+	chmod 600 m/a/s/tokens
+	expect_fail as 65534 "$KVCTL" fork m/a/s m/a/f2
+	expect_absent m/a/f2
 }
 
 t_names() {

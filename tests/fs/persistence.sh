@@ -66,6 +66,42 @@ ns_check() {
 	GEO=$GODD kcheck probe m/odd O:50 48
 }
 
+# A record of the directory may be durable before that of the sequence: then kv is
+# gone, and what comes next must not come to stand under the ids that were its own.
+t_kv_leaves_before_a_crash() {
+	local how
+	rm -rf m/a; kvc_ns m/a
+	mkdir -p m/other
+	for how in 'rm m/a/s/kv' 'mv m/a/s/kv m/a/s/kv.old' 'mkdir m/a/t; mv m/a/s/kv m/a/t/kv'; do
+		rm -rf m/a/s m/a/t; kvc_drop
+		ks make m/a/s Y:64
+		sync m/a/s/kv m/a/s/tokens m/a
+		kvc_umount
+		kvc_mount -o dram=64M,commit=600 store || bad "no mount"
+		eval "$how"
+		: >m/other/f
+		sync m/other/f
+		kvc_kill9
+		kvc_mount -o dram=64M store || bad "no mount after $how"
+		expect_absent m/a/s/kv
+		expect_eq 64 "$(nids m/a/s/tokens)" "ids after $how"
+		expect_eq 0 "$(T m/a/s)" "T after $how"
+		py <<'E'
+fd = os.open('m/a/s/kv', os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+write_all(fd, Spec('Z:64').kv(), 0)
+os.fsync(fd)
+os.close(fd)
+E
+		rm -rf m/a/s/kv.old m/a/t; kvc_drop
+		KVC_NOTE="new bytes after $how" kcheck probe m/a Y:64 0
+		ks ids Z:64 >m/a/s/tokens
+		KVC_NOTE="and their ids" kcheck probe m/a Z:64 64
+		kvc_remount
+		kcheck check m/a/s Z:64
+	done
+	rm -rf m/a m/other
+}
+
 t_clean_unmount_and_mount() {
 	make_plain
 	ns_all

@@ -152,8 +152,10 @@ static void index_blocks(struct m_seq *s)
 	u32 bound = min(s->T, s->nr_ids), lim;
 	struct m_entry *up = NULL, *e;
 
-	if (!s->root || s->loose)
+	if (!s->root || s->loose || s->estranged)
 		return;
+	if (s->nr_cids < bound)
+		s->paired = same_ids(s, s->nr_cids) == s->nr_cids;
 	for (; s->nr_cids < bound; s->nr_cids++)
 		s->cids[s->nr_cids] = s->ids[s->nr_cids];
 	lim = same_ids(s, min(s->nr_cids, s->nr_ids));
@@ -211,6 +213,7 @@ static void drop_to(struct m_seq *s, u32 blocks, u64 size, u32 tokens)
 	s->size = size;
 	s->T = min(s->T, tokens);
 	s->nr_cids = min(s->nr_cids, tokens);
+	s->paired &= s->nr_cids > 0;
 	s->cached = min(s->cached, tokens);
 	s->attached = min(s->attached, blocks);
 	for (u64 off = size; off < (u64)s->nr_blocks * M_BLOCK; off++)
@@ -253,14 +256,27 @@ static void reopen(struct m_seq *s, u32 block)
 	s->attached = min(s->attached, block);
 }
 
+static bool blank(const struct m_seq *s)
+{
+	return !m_sealed(s) && !s->size && !own_bytes(s);
+}
+
+static void lose_bytes(struct m_seq *s)
+{
+	bool known = s->loose || s->paired;
+
+	drop_to(s, 0, 0, 0);
+	s->loose = s->nr_ids > 0;
+	s->estranged = s->loose && (s->estranged || !known);
+	s->pending = M_NONE;
+}
+
 int m_truncate(struct m_seq *s, u64 size)
 {
 	u32 inside = (u32)(size % M_BLOCK), last = (u32)(size / M_BLOCK), tokens;
 
 	if (!size) {
-		drop_to(s, 0, 0, 0);
-		s->loose = s->nr_ids > 0;
-		s->pending = M_NONE;
+		lose_bytes(s);
 		return 0;
 	}
 	if (size >= s->size) {
@@ -365,7 +381,9 @@ int m_write_ids(struct m_seq *s, const u32 *ids, u32 nr, u32 at)
 	if (!at && s->loose) {
 		s->nr_ids = 0;
 		s->loose = false;
+		s->estranged &= !blank(s);
 	}
+	s->paired &= at >= s->nr_ids;
 	memcpy(s->ids + at, ids, nr * sizeof(*ids));
 	s->nr_ids = max(s->nr_ids, at + nr);
 	return 0;
@@ -376,7 +394,8 @@ void m_ids_gone(struct m_seq *s)
 	if (!own_bytes(s))
 		drop_to(s, 0, 0, 0);
 	s->nr_ids = 0;
-	s->loose = false;
+	s->loose = s->paired = false;
+	s->estranged &= !blank(s);
 }
 
 int m_truncate_ids(struct m_seq *s, u32 nr)
@@ -402,7 +421,10 @@ void m_match(struct m_seq *s)
 	if (!s->root || s->loose)
 		return;
 	if (own_bytes(s)) {
+		bool paired = s->paired || !s->nr_cids;
+
 		index_blocks(s);
+		s->paired &= paired;
 		return;
 	}
 	for (; (n + 1) * M_TOKENS <= s->nr_ids && (up = lookup(s, up, n)); n++)
@@ -434,6 +456,7 @@ static void clone(struct m_seq *src, struct m_seq *dst, u32 from, u64 end)
 	bool full = end == src->size;
 	u32 to = (u32)((end + M_BLOCK - 1) / M_BLOCK), cap = full ? M_IDS : to * M_TOKENS;
 	u32 nr = min(src->nr_ids, cap), front = min(dst->nr_cids, from * M_TOKENS);
+	bool taken = false;
 
 	grow(dst, to);
 	for (u32 i = from; i < to; i++) {
@@ -448,6 +471,7 @@ static void clone(struct m_seq *src, struct m_seq *dst, u32 from, u64 end)
 		memcpy(dst->ids, src->ids, nr * sizeof(u32));
 		dst->nr_ids = nr;
 		dst->loose = false;
+		taken = true;
 	}
 	dst->nr_cids = max(front, min(src->nr_cids, cap));
 	for (u32 i = front; i < dst->nr_cids; i++)
@@ -455,6 +479,10 @@ static void clone(struct m_seq *src, struct m_seq *dst, u32 from, u64 end)
 	dst->T = max(from * M_TOKENS, min(src->T, cap));
 	if (full && !from)
 		dst->pending = src->pending;
+	if (!from) {
+		dst->paired = taken && src->paired;
+		dst->estranged = src->estranged || (dst->estranged && dst->nr_cids < dst->T);
+	}
 	for (u32 i = from * M_TOKENS; i < to * M_TOKENS; i++)
 		dst->want[i] = src->want[i];
 }
@@ -514,9 +542,7 @@ struct m_seq *m_kv_gone(struct m_seq *s)
 
 	*kv = *s;
 	kv->root = 0;
-	drop_to(s, 0, 0, 0);
-	s->loose = s->nr_ids > 0;
-	s->pending = M_NONE;
+	lose_bytes(s);
 	return kv;
 }
 
@@ -526,6 +552,8 @@ void m_kv_arrived(struct m_seq *from, struct m_seq *old)
 		memcpy(from->ids, old->ids, sizeof(from->ids));
 		from->nr_ids = old->nr_ids;
 		from->loose = old->loose;
+		from->paired = false;
+		from->estranged = old->estranged && from->nr_cids < from->T;
 	}
 	index_blocks(from);
 }

@@ -38,7 +38,7 @@ struct m_seq {
 	u32 ids[M_IDS], nr_ids;
 	u32 cids[M_IDS], nr_cids;
 	u32 T, pending, cached;
-	bool loose;
+	bool loose, paired, estranged;
 	u32 want[M_IDS]; /* ids that the bytes were made from; the test's own */
 };
 

@@ -86,6 +86,8 @@ static void check_ids(const struct slot *s)
 
 	assert_int_equal(seq->nr_ids, m->nr_ids);
 	assert_int_equal(seq->loose, m->loose);
+	assert_int_equal(seq->paired, m->paired);
+	assert_int_equal(seq->estranged, m->estranged);
 	assert_int_equal(seq->T, m->T);
 	assert_int_equal(seq->nr_cids, m->nr_cids);
 	assert_int_equal(seq->pending_T, m->pending);
