@@ -19,7 +19,9 @@
  * kvc_view_check() says -ESTALE once the daemon or the sequence is gone; the bytes stay readable
  * until kvc_view_unmap().
  *
- * Errors: functions return 0 (or a count) or a negative errno. No signals, no global state.
+ * Errors: functions return 0 (or a count) or a negative errno. No signals, no global state. -ESTALE:
+ * the daemon or the sequence is gone; -ETIMEDOUT: no answer in time, which ends the session, as nobody
+ * knows what was done; after both kvc_reconnect(). -E2BIG: more ids than the arena takes.
  * Threads: a struct kvc and what was opened from it may be used from any thread; calls on one struct
  * kvc_seq are serialised by the library. fork(): a child may read views that its parent mapped and
  * must call nothing else with the parent's handles; it opens its own.
@@ -87,7 +89,11 @@ struct kvc_view {
 	void *priv;
 };
 
-/** kvc_seq_map() - all of it; kvc_seq_map_range() - a part. Brings missing blocks to memory. */
+/**
+ * kvc_seq_map() - all of it; kvc_seq_map_range() - a part. Brings missing blocks to memory. The view of a
+ * sequence opened with KVC_SEQ_WRITE is mapped writable, since the kernel pins nothing else for DMA:
+ * that is all it is for, sealed blocks have checksums. A view keeps its sequence open.
+ */
 int kvc_seq_map(struct kvc_seq *seq, struct kvc_view *view);
 int kvc_seq_map_range(struct kvc_seq *seq, uint64_t first_block, uint64_t nr_blocks,
 		      struct kvc_view *view);

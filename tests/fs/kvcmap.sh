@@ -235,6 +235,25 @@ eq(0, pins(), 'pins')
 E
 }
 
+# A program of others, whose mapping shows in the pins while it runs.
+t_fio() {
+	command -v fio >/dev/null || return 0
+	sc fill a/s 1 1920 >/dev/null
+	fio --name=x --readonly --ioengine=mmap --rw=read --bs=64k --filename=m/a/s/kv --size=3840k \
+		--time_based --runtime=20 --output=out/fio >/dev/null 2>&1 &
+	local plain=$!
+	KVC_PIDS+=("$plain")
+	LD_PRELOAD=$LIB fio --name=x --readonly --ioengine=mmap --rw=read --bs=64k --filename=m/a/s/kv \
+		--size=3840k --time_based --runtime=20 --output=out/fio2 >/dev/null 2>&1 &
+	local preloaded=$!
+	KVC_PIDS+=("$preloaded")
+	kvc_wait_for 20 eval "[ \"\$(awk 'NR > 1 { n += \$3 } END { print n }' m/.kvc/sessions)\" = 60 ]" ||
+		bad "fio maps no blocks: $(cat m/.kvc/sessions)"
+	kill -INT $plain $preloaded
+	wait $plain $preloaded
+	expect_match 'READ: bw=' "$(cat out/fio2)" "fio with the library"
+}
+
 # The daemon goes: what is mapped stays, what is mapped then fails as it does without the library.
 t_the_daemon_dies() {
 	sc fill a/s 1 640 >/dev/null
