@@ -62,7 +62,7 @@ static int bind(struct sequence *seq)
 
 	if (nr <= seq->nr_cids)
 		return 0;
-	paired = agreeing_ids(seq, seq->nr_cids) == seq->nr_cids;
+	paired = seq_agreeing_ids(seq, seq->nr_cids) == seq->nr_cids;
 	err = seq->cids ? append_cids(seq, nr) : 0;
 	if (err)
 		return err;
