@@ -384,6 +384,8 @@ static int cmd_attack(const char *path, char **argv)
 		mapped += pwrite(fd, "x", 1, 0) == 1;
 	}
 	printf("tried %d opened %d mapped %d\n", tried, opened, mapped);
+	kvc_view_unmap(&view);
+	kvc_seq_close(seq);
 	return 0;
 }
 
@@ -399,22 +401,30 @@ static int cmd_open(const char *path, char **argv)
 	return 0;
 }
 
+#define MAX_HOARD 256u
+
 /* Map as many times as it takes to hit the budget: PATH/s0, s1, ... */
 static int cmd_hoard(const char *path, char **argv)
 {
-	u32 nr = (u32)number(argv, 0, 64), i;
+	static struct kvc_view view[MAX_HOARD];
+	static struct kvc_seq *seq[MAX_HOARD];
+	u32 nr = (u32)min(number(argv, 0, 64), (u64)MAX_HOARD), i;
 	char name[PATH_MAX];
 	u64 bytes = 0;
 	int err = 0;
 
 	for (i = 0; i < nr && !err; i++) {
-		struct kvc_view view = {.size = sizeof(view)};
-
+		view[i].size = sizeof(view[i]);
 		snprintf(name, sizeof(name), "%s/s%u", path, i);
-		err = kvc_seq_map(open_seq(name, 0), &view);
-		bytes += err ? 0 : view.bytes;
+		seq[i] = open_seq(name, 0);
+		err = kvc_seq_map(seq[i], &view[i]);
+		bytes += err ? 0 : view[i].bytes;
 	}
 	printf("mapped %llu error %d\n", (unsigned long long)bytes, err);
+	while (i--) {
+		kvc_view_unmap(&view[i]);
+		kvc_seq_close(seq[i]);
+	}
 	return 0;
 }
 
