@@ -85,7 +85,7 @@ static int run(const struct bench *bench, u64 bytes, bool churned, struct figure
 	int err = engine_open(&e, bench, dram, TOKEN_BYTES);
 
 	if (!err && churned)
-		err = churn(&e, dram / 10 * 8);
+		err = churn(&e, dram / 10 * 6);
 	if (!err)
 		err = write_one(&e, "m", bytes, &seq);
 	if (!err)
