@@ -84,8 +84,9 @@ static void named_blocks_survive_pressure(void **state)
 	assert_true(s.demoted > 0 && s.promoted > 0);
 	assert_int_equal(s.named_bytes, 400ull * BYTES);
 	pool_put(fx.pool, ids, 400);
-	pool_get_stats(fx.pool, &s);
-	assert_int_equal(s.blocks, 0);
+	do /* one that the reclaim thread is moving goes when that has ended */
+		pool_get_stats(fx.pool, &s);
+	while (s.blocks && !sched_yield());
 	assert_int_equal(s.named_bytes, 0);
 	pool_check(fx.pool);
 	pool_fixture_close(&fx);
