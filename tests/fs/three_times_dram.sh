@@ -24,16 +24,22 @@ while not os.path.exists('stop'):
     over += used > int(row['size']) * 9 // 10 + (96 << 20)
     if used > int(row['size']):
         high += 1
+    if n == 3:
+        spit('sampling', b'')
     select.select([], [], [], 0.01)
 print(n, high, over, worst)
 E
 	SAMPLER=$!
+	# Not before it samples: on a busy machine what is to be watched may be over before it has begun.
+	py <<'E'
+poll_until(lambda: os.path.exists('sampling'), 'the sampler samples')
+E
 }
 
 sampled() {
 	touch stop
 	wait $SAMPLER
-	rm stop
+	rm stop sampling
 	read -r n beyond over worst <samples
 	echo "     $n samples, at most $((worst >> 20)) of $MIB MiB"
 	[ "${n:-0}" -ge 3 ] || bad "too few samples: ${n:-none}"
