@@ -9,6 +9,7 @@ number of acknowledgements. After each mount every acknowledged state must be
 found, or that of the one operation that was under way; a sequence never shows
 bytes that are not those of its ids. All goes on from what was found.
 """
+import errno
 import json
 import os
 import random
@@ -200,6 +201,21 @@ def noise(d, log, r, have):
 WORKERS = {'records': records, 'renamed': renamed, 'rewritten': rewritten, 'sequences': sequences, 'noise': noise}
 
 
+def is_gone(mount):
+    """The daemon of this mount has been killed, or is about to be gone within two seconds."""
+    def dead():
+        try:
+            os.stat(mount + '/.kvc/version')
+        except OSError as e:
+            return e.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+        return False
+    try:
+        wait_for(dead, 2, 'the mount is gone')
+    except TimeoutError:
+        return False
+    return True
+
+
 def spawn(mount, logs, seed, acked):
     pids = []
     for name, fn in WORKERS.items():
@@ -213,6 +229,8 @@ def spawn(mount, logs, seed, acked):
                 code = getattr(e, 'errno', None)
                 expected = isinstance(e, subprocess.CalledProcessError) or kvseq.name_of(code or 0) in (
                     'ENOTCONN', 'ECONNABORTED')
+                # A read that was under way when the daemon went ends with EIO.
+                expected = expected or (code == errno.EIO and is_gone(mount))
                 if not expected:
                     print('worker %s: %r' % (name, e), flush=True)
                 os._exit(0 if expected else 1)

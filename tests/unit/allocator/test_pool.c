@@ -84,8 +84,9 @@ static void named_blocks_survive_pressure(void **state)
 	assert_true(s.demoted > 0 && s.promoted > 0);
 	assert_int_equal(s.named_bytes, 400ull * BYTES);
 	pool_put(fx.pool, ids, 400);
-	pool_get_stats(fx.pool, &s);
-	assert_int_equal(s.blocks, 0);
+	do /* one that the reclaim thread is moving goes when that has ended */
+		pool_get_stats(fx.pool, &s);
+	while (s.blocks && !sched_yield());
 	assert_int_equal(s.named_bytes, 0);
 	pool_check(fx.pool);
 	pool_fixture_close(&fx);
@@ -144,6 +145,8 @@ static void eviction_is_leaf_first(void **state)
 	pool_fixture_open(&fx, MIB(4), MIB(8));
 	assert_int_equal(pool_root(fx.pool, 1, "", 0, &root), 0);
 	make_chain(&fx, root, 7, 20, chain);
+	/* Out of DRAM, where cached blocks stay known without room in NVMe. */
+	assert_int_equal(pool_demote(fx.pool, chain, 20), 0);
 	pool_put(fx.pool, chain, 20);
 	/* Fill what is left and then some: the chain must shrink from its end only. */
 	while (nr < 195 && !pool_fixture_block(&fx, BYTES, 1, 1000 + nr, &fresh[nr]))
