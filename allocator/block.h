@@ -22,6 +22,7 @@
  *  B7 heap_pos[t] != NONE iff the block is a candidate in tier t: it has a copy there, no pin, no I/O
  *     and no indexed child with a copy in t (leaf first). Only a block with I/O may still be in the
  *     heap: it is taken out when it is met there, and comes back when its I/O ends.
+ *  B8 warm[WARM_CONTENT] implies RECORDED and DRAM_VALID; warm[WARM_PLACE] implies held > 0.
  */
 #ifndef KVC_BLOCK_H
 #define KVC_BLOCK_H
@@ -65,7 +66,7 @@ enum block_flags {
 	BLOCK_FILLING = 1 << 12,   /* open, held, and a client writes to it: never written back */
 };
 
-/** struct block - all fields protected by the pool's lock, but where said. 120 bytes. */
+/** struct block - all fields protected by the pool's lock, but where said. 128 bytes. */
 struct block {
 	u32 ref;	/* names */
 	u32 pin;	/* who depends on its place; I/O has BLOCK_IO instead */
@@ -87,6 +88,7 @@ struct block {
 	u32 *ids;	/* token ids, owned; NULL unless INDEXED */
 	u32 kids[NR_BLOCK_TIERS];     /* indexed children with a copy in the tier */
 	u32 heap_pos[NR_BLOCK_TIERS]; /* place in the tier's reclaim heap, or NONE */
+	u32 warm[2];	/* entries in the warm index, by enum warm_kind; 0: none */
 };
 
 #define PARENT_ROOT UINT32_MAX

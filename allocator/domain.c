@@ -84,7 +84,10 @@ static void count_bytes(struct pool *pool, u64 off, u64 bytes, bool take)
 		u64 part = min(bytes, pool->slab_bytes - off % pool->slab_bytes);
 
 		s->used = take ? s->used + part : s->used - part;
-		s->touched |= take;
+		if (take && !s->touched) {
+			s->touched = true;
+			warm_slab(pool, slab_at(pool, off));
+		}
 		off += part;
 		bytes -= part;
 	}
@@ -101,10 +104,12 @@ static bool slab_give(struct pool *pool, u32 slab, u16 to)
 		return false;
 	pool->domains[from].nr_slabs--;
 	s->domain = SLAB_MOVING;
+	warm_slab_drop(pool, slab);
 	if (s->touched) {
 		pool->domains[from].users++;
 		lock_release(&pool->lock);
-		err = tier_renew(pool->tier[IN_DRAM], slab);
+		err = tier_renew(pool->tier[IN_DRAM], slab, true);
+		warm_file(pool, slab);
 		lock_acquire(&pool->lock);
 		domain_unuse(pool, from);
 	}
@@ -114,6 +119,7 @@ static bool slab_give(struct pool *pool, u32 slab, u16 to)
 	}
 	s->domain = err ? from : to;
 	pool->domains[s->domain].nr_slabs++;
+	warm_slab(pool, slab);
 	slab_open(pool, pool->domains[s->domain].room, slab);
 	return !err;
 }
@@ -405,6 +411,19 @@ void dram_free(struct pool *pool, u64 off, u32 bytes)
 	extents_free(room, off, bytes);
 }
 
+int dram_claim(struct pool *pool, u32 id, u64 off, u32 bytes)
+{
+	u32 slab = off < pool->dram_bytes ? slab_at(pool, off) : pool->nr_slabs;
+	int err;
+
+	if (slab == pool->nr_slabs || pool->slabs[slab].domain == SLAB_MOVING)
+		return -EINVAL;
+	err = extents_claim(pool->domains[domain_at(pool, off)].room, off, bytes, id);
+	if (!err)
+		count_bytes(pool, off, bytes, true);
+	return err;
+}
+
 u64 domain_free_bytes(const struct pool *pool, u16 domain)
 {
 	const struct domain *d = &pool->domains[domain];
@@ -513,7 +532,7 @@ void domains_free(struct pool *pool)
 	free(pool->spaces);
 }
 
-static int domain_of_owner(struct pool *pool, const struct pool_owner *owner)
+static int find_domain(const struct pool *pool, const struct pool_owner *owner)
 {
 	for (u32 i = 1; i < pool->nr_domains; i++) {
 		const struct pool_owner *o = &pool->domains[i].owner;
@@ -522,7 +541,14 @@ static int domain_of_owner(struct pool *pool, const struct pool_owner *owner)
 		    o->mode == owner->mode)
 			return (int)i;
 	}
-	return domain_new(pool, owner);
+	return -ENOENT;
+}
+
+static int domain_of_owner(struct pool *pool, const struct pool_owner *owner)
+{
+	int domain = find_domain(pool, owner);
+
+	return domain < 0 ? domain_new(pool, owner) : domain;
 }
 
 /* Where @space is in the list, or belongs. */
@@ -604,6 +630,23 @@ void domain_forget_space(struct pool *pool, u32 space)
 	memmove(&pool->spaces[i], &pool->spaces[i + 1],
 		(pool->nr_spaces - i) * sizeof(*pool->spaces));
 	domain_left(pool, domain);
+}
+
+int domain_adopt(struct pool *pool, u32 slab, const struct pool_owner *owner)
+{
+	struct dram_slab *s = &pool->slabs[slab];
+	int domain = find_domain(pool, owner);
+
+	if (domain < 0)
+		return -ENOENT;
+	KVC_BUG_ON(s->domain || s->used);
+	if (slab_close(pool, pool->domains[0].room, slab))
+		return -ENOMEM;
+	pool->domains[0].nr_slabs--;
+	s->domain = (u16)domain;
+	pool->domains[domain].nr_slabs++;
+	slab_open(pool, pool->domains[domain].room, slab);
+	return 0;
 }
 
 /* ---- checks ---- */

@@ -12,7 +12,10 @@ int media_open(struct media **media, const struct media_opts *opts, struct textb
 	struct tier_opts dram = {.size_bytes = opts->dram_bytes,
 				 .dirfd = -1,
 				 .hugepages = opts->hugepages,
-				 .numa_node = opts->numa_node};
+				 .numa_node = opts->numa_node,
+				 .files = opts->dram_files,
+				 .file_made = opts->file_made,
+				 .file_ctx = opts->file_ctx};
 	struct tier_opts nvme = {.size_bytes = opts->nvme_bytes,
 				 .dirfd = opts->dirfd,
 				 .create = opts->fresh,
@@ -51,6 +54,13 @@ struct tier *media_tier(struct media *media, enum block_tier which)
 int media_grow_nvme(struct media *media, u64 bytes)
 {
 	return tier_grow(media->tier[IN_NVME], bytes);
+}
+
+u32 media_dram_slabs(u64 dram_bytes)
+{
+	const struct tier dram = {.size_bytes = dram_bytes};
+
+	return (u32)div_round_up(dram_bytes, tier_slab_bytes(&dram));
 }
 
 bool media_count(struct media *media, enum block_tier which, struct media_counters *counters)

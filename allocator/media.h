@@ -20,6 +20,10 @@ struct media_opts {
 	int dirfd;	       /* store directory of the NVMe tier, -1: volatile */
 	bool fresh;	       /* make the data files */
 	u64 nvme_bytes, nvme_file_bytes;
+	/* DRAM's slab files, as in struct tier_opts: those that there are, and who is told of new ones */
+	const int *dram_files;
+	void (*file_made)(void *ctx, u32 slab, int fd);
+	void *file_ctx;
 };
 
 /** media_open() - open the tiers. @why: one clear line on failure. Return: 0 or -errno. */
@@ -31,6 +35,9 @@ void media_close(struct media *media);
 struct tier *media_tier(struct media *media, enum block_tier which);
 /** media_grow_nvme() - enlarge to @bytes; unchanged on error. */
 int __must_check media_grow_nvme(struct media *media, u64 bytes);
+
+/** media_dram_slabs() - slab files of a DRAM of that size. */
+u32 media_dram_slabs(u64 dram_bytes);
 
 /** struct media_counters - of one tier, since it was opened. */
 struct media_counters {

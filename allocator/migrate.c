@@ -253,6 +253,7 @@ static void finish_in(struct pool *pool, struct move *m)
 
 	if (!m->err) {
 		b->flags |= BLOCK_DRAM_VALID;
+		warm_content(pool, m->id);
 		b->last_use = ++pool->clock; /* wanted soon: not the coldest any more */
 		pool->promoted++;
 	} else {
@@ -296,7 +297,9 @@ void migrate_shift(struct pool *pool, u32 id, u64 to)
 	lock_release(&pool->lock);
 	memcpy(pool->dram_base + to, from, block_stride(b));
 	lock_acquire(&pool->lock);
+	warm_forget(pool, id);
 	b->ext[IN_DRAM] = to;
+	warm_content(pool, id);
 	dram_free(pool, old, block_stride(b));
 	block_io_end(pool, id);
 }

@@ -100,6 +100,7 @@ void block_release_ext(struct pool *pool, u32 id, enum block_tier tier)
 
 	if (b->ext[tier] == EXTENT_NONE)
 		return;
+	warm_forget(pool, id);
 	if (tier == IN_NVME && b->flags & BLOCK_RECORDED) {
 		limbo_add(pool, id, b->ext[tier], block_stride(b));
 		b->flags &= ~BLOCK_RECORDED;

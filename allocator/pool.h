@@ -42,6 +42,11 @@ int __must_check pool_create(struct pool **pool, const struct pool_opts *opts);
 void pool_set_meta(struct pool *pool, struct meta *meta);
 /** pool_start() - after loading: start the reclaim thread. */
 int __must_check pool_start(struct pool *pool);
+/**
+ * pool_end() - nobody reads or writes any more, names will only go: what lies in DRAM stays as it is, for
+ * the daemon after this one. May block.
+ */
+void pool_end(struct pool *pool);
 /** pool_destroy() - stop threads, free. Copies in DRAM are lost: write back first. May block. */
 void pool_destroy(struct pool *pool);
 
@@ -61,6 +66,33 @@ int __must_check pool_load(struct pool *pool, const struct meta_key *key, const 
 int __must_check pool_load_ref(struct pool *pool, struct block_id id, u32 bytes);
 /** pool_load_finish() - claim extents, build the index, free what nothing names or indexes. */
 int __must_check pool_load_finish(struct pool *pool, struct textbuf *why);
+
+/* ---- DRAM that outlives the daemon (warm.c) ---- */
+
+/**
+ * pool_warm_begin() - keep an index of what lies in DRAM, in a file beside DRAM's own. Before loading.
+ * @fd: the index of the daemon before, whose slab files the dram tier was opened with; -1: begin one.
+ *	The pool's from now on
+ * Return: descriptor of the index in force, the pool's; or -ENOMEM: there is none, and if @fd is not -1,
+ * DRAM must not be used.
+ */
+int __must_check pool_warm_begin(struct pool *pool, int fd);
+
+/** struct pool_warm_stats - what the daemon before left. */
+struct pool_warm_stats {
+	u64 blocks, bytes;		/* in DRAM again */
+	u64 refused;			/* whose bytes were not what their record says */
+	u64 held_blocks, held_bytes;	/* memory that its clients still map; those bytes have no block */
+};
+/**
+ * pool_warm_load() - blocks whose bytes the index finds in DRAM have them there again, if they are what
+ * their records say. What clients of the daemon before may map stays as it is until
+ * pool_warm_release(). After pool_load_finish(), before pool_start(). May block.
+ * Return: 0, or -ENOMEM, -errno of tier_renew(): then DRAM must not be used.
+ */
+int __must_check pool_warm_load(struct pool *pool, struct pool_warm_stats *stats);
+/** pool_warm_release() - clients of the daemon before are gone, or use what we gave them. */
+void pool_warm_release(struct pool *pool);
 
 /* ---- names ---- */
 
@@ -305,7 +337,7 @@ struct pool_stats {
 	u64 blocks, cached_blocks, indexed_blocks;
 	u64 hit_tokens, lookup_tokens, stall_us;
 	u64 first_reads_resident, first_reads_cold;	/* pins that found / loaded the bytes */
-	u64 evicted_dram, evicted_nvme, demoted, promoted, moved, checksum_errors;
+	u64 restored, evicted_dram, evicted_nvme, demoted, promoted, moved, checksum_errors;
 };
 void pool_get_stats(struct pool *pool, struct pool_stats *stats);
 /**

@@ -99,6 +99,13 @@ static void pool_stop(struct pool *pool)
 	pool->started = false;
 }
 
+void pool_end(struct pool *pool)
+{
+	pool_stop(pool);
+	if (pool->warm)
+		pool->warm->ended = true;
+}
+
 void pool_destroy(struct pool *pool)
 {
 	pool_stop(pool);
@@ -110,6 +117,7 @@ void pool_destroy(struct pool *pool)
 		heap_free(&pool->heap[t]);
 	extents_destroy(pool->nvme_room);
 	domains_free(pool);
+	warm_free(pool->warm);
 	prefix_free(pool);
 	free(pool->chunks);
 	free(pool->limbo);
@@ -183,6 +191,7 @@ void pool_get_stats(struct pool *pool, struct pool_stats *s)
 	s->stall_us = pool->stall_ns / 1000;
 	s->first_reads_resident = pool->reads_resident;
 	s->first_reads_cold = pool->reads_cold;
+	s->restored = pool->restored;
 	s->evicted_dram = pool->evicted[IN_DRAM];
 	s->evicted_nvme = pool->evicted[IN_NVME];
 	s->demoted = pool->demoted;
@@ -295,6 +304,8 @@ void block_check(struct pool *pool, u32 id)
 	KVC_BUG_ON(f & BLOCK_DRAM_VALID && b->ext[IN_DRAM] == EXTENT_NONE);
 	KVC_BUG_ON(b->ref && b->ext[pool->capacity] == EXTENT_NONE);			/* B5 */
 	KVC_BUG_ON(f & BLOCK_RECORDED && !(f & BLOCK_NVME_VALID));			/* B6 */
+	KVC_BUG_ON(b->warm[WARM_CONTENT] && (~f & (BLOCK_RECORDED | BLOCK_DRAM_VALID)));	/* B8 */
+	KVC_BUG_ON(b->warm[WARM_PLACE] && !b->held);					/* B8 */
 	KVC_BUG_ON(f & BLOCK_EMPTY && f & (BLOCK_DRAM_VALID | BLOCK_NVME_VALID | BLOCK_SEALED));
 	KVC_BUG_ON(!b->ref && !b->pin && !(f & (BLOCK_INDEXED | BLOCK_IO)));		/* freed */
 	KVC_BUG_ON(!(f & (BLOCK_EMPTY | BLOCK_DRAM_VALID | BLOCK_NVME_VALID | BLOCK_IO | BLOCK_BAD)));
@@ -348,7 +359,8 @@ static void tally_compare(struct pool *pool, const struct tally *t)
 	KVC_BUG_ON(t->named_bytes != pool->named_bytes_now || t->indexed != pool->nr_indexed);
 	KVC_BUG_ON(t->pinned_bytes != pool->pinned_bytes_now);
 	for (int tier = 0; tier < NR_BLOCK_TIERS; tier++) {
-		u64 bytes = t->bytes[tier] + (tier == IN_NVME ? pool->limbo_bytes_now : 0);
+		u64 bytes = t->bytes[tier] + (tier == IN_NVME ? pool->limbo_bytes_now
+							      : warm_orphan_bytes(pool));
 
 		KVC_BUG_ON(t->copies[tier] != pool->copies_now[tier]);
 		/* a block that is moved inside a tier has two extents there */

@@ -70,6 +70,7 @@ static unsigned int hold_resident(struct pool *pool, const struct block_id *ids,
 			break;
 		pool_pin_locked(pool, ids[i].v);
 		pool_block(pool, ids[i].v)->held++;
+		warm_place(pool, ids[i].v);
 		places[i] = place_of(pool, b);
 	}
 	return i;
@@ -178,6 +179,7 @@ static int hold_one(struct pool *pool, struct block_id id, struct pool_place *pl
 	if (!err) {
 		*place = place_of(pool, b);
 		pool_block(pool, id.v)->held++;
+		warm_place(pool, id.v);
 	}
 	lock_release(&pool->lock);
 	if (err)
@@ -224,6 +226,7 @@ void pool_unhold(struct pool *pool, const struct block_id *ids, unsigned int nr)
 
 		KVC_BUG_ON(!b->held);
 		b->held--;
+		warm_place(pool, ids[i].v);
 	}
 	lock_release(&pool->lock);
 	pool_unpin(pool, ids, nr);
@@ -331,7 +334,10 @@ int pool_file_fd(struct pool *pool, unsigned int file, bool writable)
 	s = slab_of_file(pool, file);
 	if (s) {
 		s->opening++; /* its file stays meanwhile */
-		s->touched = true;
+		if (!s->touched) {
+			s->touched = true;
+			warm_slab(pool, (u32)(s - pool->slabs));
+		}
 	}
 	lock_release(&pool->lock);
 	if (!s)

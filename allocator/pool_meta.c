@@ -214,8 +214,10 @@ static int submit_records(struct pool *pool, const u32 *ids, unsigned int nr)
 	for (unsigned int i = 0; i < nr; i++)
 		put_block_record(&txn, ids[i], pool_block(pool, ids[i]));
 	err = submit_own(pool, &txn, NULL);
-	for (unsigned int i = 0; !err && i < nr; i++)
+	for (unsigned int i = 0; !err && i < nr; i++) {
 		pool_block(pool, ids[i])->flags |= BLOCK_RECORDED;
+		warm_content(pool, ids[i]);
+	}
 	return err;
 }
 

@@ -13,6 +13,7 @@
 #include "allocator/extent.h"
 #include "allocator/meta.h"
 #include "allocator/pool.h"
+#include "allocator/warm.h"
 #include "tiers/tier.h"
 
 #define BLOCK_CHUNK	4096	/* block descriptors allocated at once */
@@ -90,6 +91,7 @@ struct pool {
 	u8 *dram_base;
 	bool write_through;
 	struct meta *meta;
+	struct warm *warm;	/* NULL: nothing outlives us; set before use, as what is mapped there is protected by lock */
 
 	struct lock lock;	/* LOCK_POOL: everything below, but where said */
 	struct waitq io_done[POOL_WAITQS];	/* BLOCK_IO went, by block id */
@@ -159,7 +161,7 @@ struct pool {
 	u64 copies_now[NR_BLOCK_TIERS];
 	u64 limbo_bytes_now;	/* of the capacity tier */
 	u64 hit_tokens, lookup_tokens, stall_ns, reads_resident, reads_cold;
-	u64 evicted[NR_BLOCK_TIERS], demoted, promoted, moved, checksum_errors;
+	u64 restored, evicted[NR_BLOCK_TIERS], demoted, promoted, moved, checksum_errors;
 };
 
 static inline struct block *pool_block(struct pool *pool, u32 id)
@@ -245,6 +247,10 @@ u32 domain_reclaim_bytes(const struct pool *pool, u16 domain, u32 bytes);
 /** domain_takeover() - another domain's slab for @domain, which lacks room for @bytes. Lock held,
  * dropped meanwhile. Return: whether to try again. */
 bool domain_takeover(struct pool *pool, u16 domain, u32 bytes);
+/** domain_adopt() - an empty slab of domain 0 is @owner's, as it is. Return: 0, -ENOENT, -ENOMEM. */
+int __must_check domain_adopt(struct pool *pool, u32 slab, const struct pool_owner *owner);
+/** dram_claim() - @off is @id's, or for EXTENT_NO_OWNER taken. Return: 0, -EINVAL, -EEXIST, -ENOMEM. */
+int __must_check dram_claim(struct pool *pool, u32 id, u64 off, u32 bytes);
 void domains_check(struct pool *pool);
 
 /* ---- reclaim.c ---- */

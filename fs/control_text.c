@@ -20,6 +20,7 @@ void text_version(struct fs *fs, const struct cred *cred, struct textbuf *tb)
 	X(stall_us, stall_us, "microseconds that readers and writers waited for tiers")            \
 	X(first_reads_resident, first_reads_resident, "blocks asked for that were in DRAM")        \
 	X(first_reads_cold, first_reads_cold, "blocks asked for that had to be loaded")            \
+	X(restored_dram, restored, "blocks found in DRAM where an earlier daemon left them")        \
 	X(evicted_dram, evicted_dram, "blocks evicted from DRAM")                                  \
 	X(evicted_nvme, evicted_nvme, "blocks evicted from NVMe")                                  \
 	X(demoted, demoted, "blocks moved down")                                                   \

@@ -209,6 +209,7 @@ static int serve(struct daemon *d)
 	endpoints_end(&d->fs);
 	ticker_stop(d->ticker);
 	end = flush_all(d);
+	pool_end(d->store->pool);
 	return err ? err : end;
 }
 
@@ -230,6 +231,7 @@ static int run(struct daemon *d)
 		fail_why(&why, err);
 	} else {
 		err = serve(d);
+		d->store->served = true;
 		if (err)
 			log_error("the mount ended: %s", strerror(-err));
 	}

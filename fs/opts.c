@@ -12,7 +12,9 @@
 #include "allocator/base/textbuf.h"
 #include "fs/opts.h"
 
-#define PAGE_2M MIB(2)
+#define PAGE_2M	       MIB(2)
+#define LINGER_DEFAULT 60
+#define LINGER_MAX     (7 * 24 * 3600)
 
 int opts_number(const char *text, u64 lo, u64 hi, u64 *value)
 {
@@ -197,6 +199,17 @@ static int opt_commit(struct fs_opts *o, const char *v, const char *opt, struct 
 	return 0;
 }
 
+static int opt_linger(struct fs_opts *o, const char *v, const char *opt, struct textbuf *why)
+{
+	u64 seconds;
+
+	if (opts_number(v, 0, LINGER_MAX, &seconds))
+		return bad(why, opt, "seconds from 0 to 604800");
+	o->linger_seconds = (unsigned int)seconds;
+	o->linger_named = true;
+	return 0;
+}
+
 static int opt_hugepages(struct fs_opts *o, const char *v, const char *opt, struct textbuf *why)
 {
 	static const char *const modes[] = {"auto", "tmpfs", "hugetlb", "off"};
@@ -251,6 +264,7 @@ static const struct option_def {
 	{"low=", opt_low},
 	{"evict=", opt_evict},
 	{"commit=", opt_commit},
+	{"linger=", opt_linger},
 	{"hugepages=", opt_hugepages},
 	{"numa=", opt_numa},
 	{"socket=", opt_socket},
@@ -414,6 +428,7 @@ int opts_parse(struct fs_opts *opts, int argc, char **argv, struct textbuf *why)
 		.high_pct = 90,
 		.low_pct = 85,
 		.commit_seconds = 1,
+		.linger_seconds = LINGER_DEFAULT,
 		.hugepages = "auto",
 		.numa_node = -1,
 	};
@@ -467,6 +482,7 @@ void opts_usage(struct textbuf *tb)
 		"  -o high=PCT,low=PCT  watermarks of DRAM (90, 85)\n"
 		"  -o evict=lru         eviction policy\n"
 		"  -o commit=SECONDS    metadata commit interval (1)\n"
+		"  -o linger=SECONDS    DRAM outlives a killed daemon (60); named: a clean end too\n"
 		"  -o hugepages=MODE    auto, tmpfs, hugetlb, off (auto)\n"
 		"  -o numa=NODE         bind the pool (none)\n"
 		"  -o socket=PATH       session socket, or none (SOURCE.socket, else under /run)\n"

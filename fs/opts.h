@@ -17,6 +17,8 @@ struct fs_opts {
 	u64 nvme_bytes; /* 0: default or what the store has */
 	unsigned int high_pct, low_pct;
 	unsigned int commit_seconds;
+	unsigned int linger_seconds; /* memory outlives a daemon that was killed; 0: not at all */
+	bool linger_named;	     /* somebody said so: it outlives a clean end too */
 	char hugepages[8];  /* auto tmpfs hugetlb off */
 	int numa_node;	    /* -1: none */
 	bool write_through; /* write.nvme=through */

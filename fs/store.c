@@ -23,6 +23,7 @@
 #include "allocator/base/textbuf.h"
 #include "allocator/media.h"
 #include "fs/fseq.h"
+#include "fs/keeper.h"
 #include "fs/persist.h"
 #include "fs/store.h"
 
@@ -196,6 +197,30 @@ static int grow_nvme(struct store *s, u64 bytes, struct textbuf *why)
 	return super_write(s->dirfd, &s->super, why);
 }
 
+/* Whoever holds what outlives us; perhaps that has something from the daemon before. */
+static int open_keeper(struct store *s, const struct fs_opts *opts)
+{
+	struct keeper_want want = {
+		.dirfd = s->dirfd,
+		.linger_seconds = opts->linger_seconds,
+		.linger_named = opts->linger_named,
+		.config = {.dram_bytes = opts->dram_bytes,
+			   .numa_node = opts->numa_node,
+			   .nr_files = media_dram_slabs(opts->dram_bytes)},
+	};
+
+	if (s->dirfd < 0)
+		return 0;
+	memcpy(want.config.store, s->super.uuid, sizeof(want.config.store));
+	snprintf(want.config.hugepages, sizeof(want.config.hugepages), "%s", opts->hugepages);
+	return keeper_open(&s->keeper, &want);
+}
+
+static bool have_taken(const struct store *s)
+{
+	return s->keeper && s->keeper->taken;
+}
+
 static int open_tiers(struct store *s, const struct fs_opts *opts, struct textbuf *why)
 {
 	struct media_opts mo = {
@@ -206,6 +231,9 @@ static int open_tiers(struct store *s, const struct fs_opts *opts, struct textbu
 		.fresh = s->fresh,
 		.nvme_bytes = s->super.nvme_bytes,
 		.nvme_file_bytes = s->super.nvme_file_bytes,
+		.dram_files = have_taken(s) ? s->keeper->files : NULL,
+		.file_made = keeper_file,
+		.file_ctx = s->keeper,
 	};
 	int err = media_open(&s->media, &mo, why);
 
@@ -228,6 +256,27 @@ static int open_pool(struct store *s, const struct fs_opts *opts, struct textbuf
 	return err;
 }
 
+/* An index in the keeper's hands; without one nothing can be found again. */
+static int begin_warm(struct store *s, struct textbuf *why)
+{
+	bool taken = have_taken(s);
+	int fd;
+
+	if (!s->keeper)
+		return 0;
+	fd = pool_warm_begin(s->pool, taken ? s->keeper->index : -1);
+	if (taken)
+		keeper_taken(s->keeper);
+	if (fd >= 0)
+		keeper_index(s->keeper, fd);
+	else if (!taken)
+		log_warn("no index of DRAM: it will not outlive this daemon: %s", strerror(-fd));
+	if (fd >= 0 || !taken)
+		return 0;
+	textbuf_printf(why, "cannot take over an earlier mount's memory: %s", strerror(-fd));
+	return fd;
+}
+
 int store_open(struct store **store, const struct fs_opts *opts, struct textbuf *why)
 {
 	struct store *s = calloc(1, sizeof(*s));
@@ -242,9 +291,13 @@ int store_open(struct store **store, const struct fs_opts *opts, struct textbuf 
 			err = check_super(s, opts, why);
 	}
 	if (!err)
+		err = open_keeper(s, opts);
+	if (!err)
 		err = open_tiers(s, opts, why);
 	if (!err)
 		err = open_pool(s, opts, why);
+	if (!err)
+		err = begin_warm(s, why);
 	if (err)
 		store_close(s);
 	else
@@ -282,12 +335,48 @@ static void load_pinned(struct fs *fs)
 	}
 }
 
+/* Return: 0, or DRAM must not be used. */
+static int load_warm(struct store *s, struct textbuf *why)
+{
+	struct pool_warm_stats st;
+	int err = pool_warm_load(s->pool, &st);
+
+	if (err) {
+		textbuf_printf(why, "cannot take over an earlier mount's memory: %s; remove "
+				    KEEPER_SOCKET " in the store to let it go", strerror(-err));
+		return err;
+	}
+	if (!have_taken(s))
+		return 0;
+	log_info("DRAM of the earlier mount: %llu blocks, %llu MiB are there again, %llu were not as "
+		 "recorded; its clients hold %llu blocks and %llu KiB besides",
+		 (unsigned long long)st.blocks, (unsigned long long)(st.bytes >> 20),
+		 (unsigned long long)st.refused, (unsigned long long)st.held_blocks,
+		 (unsigned long long)(st.held_bytes >> 10));
+	s->lessees = true;
+	store_tick(s);
+	return 0;
+}
+
+void store_tick(struct store *s)
+{
+	if (!s)
+		return;
+	keeper_alive(s->keeper);
+	if (!s->lessees || keeper_clients(s->keeper))
+		return;
+	s->lessees = false;
+	pool_warm_release(s->pool);
+}
+
 int store_load(struct store *s, struct fs *fs, struct textbuf *why)
 {
 	int err = s->dirfd < 0 ? 0 : load_meta(s, fs, why);
 
 	if (!err)
 		err = pool_load_finish(s->pool, why);
+	if (!err)
+		err = load_warm(s, why);
 	if (err)
 		return err;
 	fs->store = s;
@@ -315,6 +404,7 @@ int store_close(struct store *s)
 	if (s->pool)
 		pool_destroy(s->pool);
 	media_close(s->media);
+	keeper_close(s->keeper, s->served);
 	if (s->dirfd >= 0)
 		close(s->dirfd);
 	free(s);

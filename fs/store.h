@@ -9,6 +9,7 @@
 #include "fs/fs.h"
 #include "fs/fs_format.h"
 
+struct keeper;
 struct media;
 
 struct store {
@@ -18,6 +19,9 @@ struct store {
 	struct media *media; /* the tiers, owned */
 	struct pool *pool;   /* owned */
 	struct meta *meta;   /* owned; NULL when volatile */
+	struct keeper *keeper; /* owned; NULL: nothing outlives us */
+	bool lessees;	     /* clients of an earlier daemon may have its memory */
+	bool served;	     /* the mount was up: closing is a clean end */
 };
 
 /**
@@ -27,6 +31,8 @@ struct store {
 int __must_check store_open(struct store **store, const struct fs_opts *opts, struct textbuf *why);
 /** store_load() - read the metadata into @fs and start the pool. */
 int __must_check store_load(struct store *store, struct fs *fs, struct textbuf *why);
+/** store_tick() - every now and then: who of an earlier daemon's clients is left? */
+void store_tick(struct store *store);
 /** store_close() - close everything; @fs is destroyed by then. Return: 0 or what failed last. */
 int store_close(struct store *store);
 

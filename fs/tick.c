@@ -11,6 +11,7 @@
 #include "allocator/base/clock.h"
 #include "allocator/base/log.h"
 #include "fs/persist.h"
+#include "fs/store.h"
 #include "fs/tick.h"
 
 #define STATE_TIMEOUT_NS (30 * NSEC_PER_SEC)
@@ -213,6 +214,7 @@ static void *ticker_main(void *arg)
 				  -err);
 		last = err;
 		expire_states(t->fs);
+		store_tick(t->fs->store);
 	}
 	return NULL;
 }

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "allocator/base/err.h"
@@ -40,6 +41,8 @@ struct dram {
 	u32 nr_slabs;
 	int numa_node;	/* -1: none */
 	int *fd;	/* a slab's file, owned; -1: none. Written atomically */
+	void (*file_made)(void *ctx, u32 slab, int fd); /* may be NULL */
+	void *file_ctx;
 	struct dram_guard guard;
 };
 
@@ -122,6 +125,18 @@ static int slab_map(struct dram *dram, u32 slab, int fd, const char **what)
 	return err;
 }
 
+/* @fd becomes the slab's. */
+static int slab_set(struct dram *dram, u32 slab, int fd, const char **what)
+{
+	int err = slab_map(dram, slab, fd, what);
+
+	if (err)
+		close(fd);
+	else
+		__atomic_store_n(&dram->fd[slab], fd, __ATOMIC_RELAXED);
+	return err;
+}
+
 static int slab_make(struct dram *dram, u32 slab, const char **what)
 {
 	int fd = dram_pool_file(&dram->pool, dram->slab_bytes);
@@ -130,13 +145,27 @@ static int slab_make(struct dram *dram, u32 slab, const char **what)
 	*what = "create";
 	if (fd < 0)
 		return fd;
-	err = slab_map(dram, slab, fd, what);
-	if (err) {
-		close(fd);
-		return err;
-	}
-	__atomic_store_n(&dram->fd[slab], fd, __ATOMIC_RELAXED);
-	return 0;
+	err = slab_set(dram, slab, fd, what);
+	if (!err && dram->file_made)
+		dram->file_made(dram->file_ctx, slab, fd);
+	return err;
+}
+
+/* A copy of a file that there is already; a client may have made it shorter. -1: not to be used. */
+static int whole_file(const struct dram *dram, int fd)
+{
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) || (u64)st.st_size < dram->slab_bytes)
+		return -1;
+	return fcntl(fd, F_DUPFD_CLOEXEC, 0);
+}
+
+static int slab_begin(struct dram *dram, u32 slab, const int *files, const char **what)
+{
+	int fd = files ? whole_file(dram, files[slab]) : -1;
+
+	return fd < 0 ? slab_make(dram, slab, what) : slab_set(dram, slab, fd, what);
 }
 
 static void unmake(struct dram *dram)
@@ -171,7 +200,7 @@ static int allow_files(u32 nr_slabs, struct textbuf *why)
 	return setrlimit(RLIMIT_NOFILE, &limit) ? -errno : 0;
 }
 
-static int make_slabs(struct dram *dram, struct textbuf *why)
+static int make_slabs(struct dram *dram, const int *files, struct textbuf *why)
 {
 	dram->fd = kvc_alloc_array(dram->nr_slabs, sizeof(*dram->fd));
 	if (!dram->fd)
@@ -184,7 +213,7 @@ static int make_slabs(struct dram *dram, struct textbuf *why)
 				dram->size_bytes >> 20);
 	for (u32 i = 0; i < dram->nr_slabs; i++) {
 		const char *what;
-		int err = slab_make(dram, i, &what);
+		int err = slab_begin(dram, i, files, &what);
 
 		if (err)
 			return tier_why(why, err,
@@ -211,13 +240,15 @@ static int dram_open(struct tier *tier, const struct tier_opts *opts, struct tex
 	dram->slab_bytes = tier_slab_bytes(tier);
 	dram->nr_slabs = (u32)div_round_up(dram->size_bytes, dram->slab_bytes);
 	dram->numa_node = opts->numa_node;
+	dram->file_made = opts->file_made;
+	dram->file_ctx = opts->file_ctx;
 	err = allow_files(dram->nr_slabs, why);
 	if (err)
 		goto free_dram;
-	err = dram_pool_open(&dram->pool, opts, why);
+	err = dram_pool_open(&dram->pool, opts, dram->nr_slabs, why);
 	if (err)
 		goto free_dram;
-	err = make_slabs(dram, why);
+	err = make_slabs(dram, opts->files, why);
 	if (err) {
 		unmake(dram);
 		return err;
@@ -281,13 +312,14 @@ static void dram_discard(struct tier *tier, u64 off, u64 bytes)
 }
 
 /* Pages first: where they are counted, as with hugetlb, the new file could not have its own. */
-static int dram_renew(struct tier *tier, u32 slab)
+static int dram_renew(struct tier *tier, u32 slab, bool empty)
 {
 	struct dram *dram = tier->priv;
 	int old = dram->fd[slab], err;
 	const char *what;
 
-	punch(dram, slab * dram->slab_bytes, slab_len(dram, slab));
+	if (empty)
+		punch(dram, slab * dram->slab_bytes, slab_len(dram, slab));
 	err = slab_make(dram, slab, &what);
 	if (err) {
 		log_error("pool file %u cannot be replaced: %s: %s", slab, what, strerror(-err));

@@ -206,12 +206,26 @@ static int choose(struct dram_pool *pool, const char *mode, struct textbuf *why)
 	return 0;
 }
 
-int dram_pool_open(struct dram_pool *pool, const struct tier_opts *opts, struct textbuf *why)
+/* What the pool has already. */
+static u64 bytes_there(const struct tier_opts *opts, u32 nr_slabs)
+{
+	struct stat st;
+	u64 bytes = 0;
+
+	for (u32 i = 0; opts->files && i < nr_slabs; i++)
+		if (opts->files[i] >= 0 && !fstat(opts->files[i], &st))
+			bytes += (u64)st.st_blocks * 512;
+	return bytes;
+}
+
+int dram_pool_open(struct dram_pool *pool, const struct tier_opts *opts, u32 nr_slabs,
+		   struct textbuf *why)
 {
 	const char *mode = opts->hugepages ? opts->hugepages : "auto";
 	u64 available = strcmp(mode, "hugetlb") ? dram_memory_available() : UINT64_MAX;
+	u64 there = bytes_there(opts, nr_slabs);
 
-	if (opts->size_bytes > available)
+	if (opts->size_bytes > there && opts->size_bytes - there > available)
 		return tier_why(why, kvc_err(-ENOMEM, dram_no_memory),
 				"dram: a pool of %" PRIu64 " MiB does not fit: %" PRIu64
 				" MiB of memory are available; choose a smaller dram=SIZE",

@@ -17,7 +17,8 @@ struct dram_pool {
 };
 
 /** dram_pool_open() - choose as opts->hugepages asks. Return: 0, else -errno and a line in @why. */
-int dram_pool_open(struct dram_pool *pool, const struct tier_opts *opts, struct textbuf *why);
+int dram_pool_open(struct dram_pool *pool, const struct tier_opts *opts, u32 nr_slabs,
+		   struct textbuf *why);
 void dram_pool_close(struct dram_pool *pool);
 /** dram_pool_file() - an empty file of @bytes, mode 0600, without a path. Return: descriptor, -errno. */
 int dram_pool_file(struct dram_pool *pool, u64 bytes);

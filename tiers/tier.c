@@ -278,7 +278,7 @@ u64 tier_slab_bytes(const struct tier *tier)
 	return slab;
 }
 
-int tier_renew(struct tier *tier, u32 slab)
+int tier_renew(struct tier *tier, u32 slab, bool empty)
 {
 	u64 slab_bytes = tier_slab_bytes(tier), off = slab * slab_bytes;
 	u64 bytes = min(slab_bytes, tier_size(tier) - off);
@@ -287,7 +287,7 @@ int tier_renew(struct tier *tier, u32 slab)
 	lock_assert_none();
 	kvc_assert(range_ok(tier, off, bytes));
 	if (tier->ops->renew)
-		return tier->ops->renew(tier, slab);
+		return tier->ops->renew(tier, slab, empty);
 	addr = tier_map(tier, off, bytes);
 	if (!addr)
 		return -EOPNOTSUPP;

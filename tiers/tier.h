@@ -53,6 +53,12 @@ struct tier_opts {
 	bool no_uring;		/* nvme: use threads even where the kernel has io_uring */
 	const char *hugepages;	/* dram: "auto", "tmpfs", "hugetlb", "off" */
 	int numa_node;		/* dram: -1 none */
+	/* dram: slab files that there are already, one for each slab, -1: make it; NULL: make all. Stay
+	 * the caller's, the tier uses copies */
+	const int *files;
+	/* dram: told of every file that is made, when it takes its place; may be NULL */
+	void (*file_made)(void *ctx, u32 slab, int fd);
+	void *file_ctx;
 };
 
 /* Calls arrive checked, through the wrappers below; back ends complete through tier_io_done(). */
@@ -68,7 +74,8 @@ struct tier_ops {
 	void *(*map)(struct tier *tier, u64 off, u64 bytes);		/* optional */
 	void (*discard)(struct tier *tier, u64 off, u64 bytes);		/* optional */
 	int (*grow)(struct tier *tier, u64 size_bytes);			/* optional */
-	int (*renew)(struct tier *tier, u32 slab);	/* optional; else zeroed through map */
+	/* optional; else zeroed through map */
+	int (*renew)(struct tier *tier, u32 slab, bool empty);
 	void (*to_text)(struct tier *tier, struct textbuf *tb);		/* optional */
 };
 
@@ -139,8 +146,9 @@ u64 tier_slab_bytes(const struct tier *tier);
 int tier_dram_file(struct tier *tier, u32 slab);
 /**
  * tier_renew() - a slab becomes zeros, and out of reach for whoever has its file. Nobody uses it
- * meanwhile. May block. Return: 0 or -errno, and its bytes are then undefined.
+ * meanwhile. @empty: those who have the old file find zeros there; else what there was, as long as
+ * they keep it. May block. Return: 0 or -errno, and its bytes are then undefined.
  */
-int __must_check tier_renew(struct tier *tier, u32 slab);
+int __must_check tier_renew(struct tier *tier, u32 slab, bool empty);
 
 #endif

@@ -7,7 +7,8 @@ Workers write to the mount and log, outside it, each operation before it begins
 and again once fsync has acknowledged it. The daemon is killed after a random
 number of acknowledgements. After each mount every acknowledged state must be
 found, or that of the one operation that was under way; a sequence never shows
-bytes that are not those of its ids. All goes on from what was found.
+bytes that are not those of its ids. All goes on from what was found, and from
+what the daemon left in DRAM.
 """
 import errno
 import json
@@ -371,6 +372,12 @@ def acks(logs):
     return n
 
 
+def restored(mount):
+    """Blocks that were in DRAM when the mount came up."""
+    with open(mount + '/.kvc/stat') as f:
+        return next(int(line.split()[1]) for line in f if line.startswith('restored_dram '))
+
+
 def cycle(m, logs, seed, acked, r):
     for name in WORKERS:
         if os.path.exists(logs + '/' + name):
@@ -387,8 +394,9 @@ def cycle(m, logs, seed, acked, r):
         bad.append('a worker failed before the kill')
     n = acks(logs)
     m.start()
+    warm = restored(m.path)
     begun = {name: read_log(logs + '/' + name, acked[name]) for name in WORKERS}
-    return n, bad + Verifier(m.path, acked, begun).run()
+    return n, warm, bad + Verifier(m.path, acked, begun).run()
 
 
 def main():
@@ -408,14 +416,19 @@ def main():
             sync_path(d)
         sync_path(m.path + '/ns')
         sync_path(m.path)
+        total = 0
         for c in range(cycles):
-            n, bad = cycle(m, logs, '%d/%d' % (seed, c), acked, r)
-            print('cycle %d: %d acknowledged, %s' % (c, n, 'ok' if not bad else '%d WRONG' % len(bad)), flush=True)
+            n, warm, bad = cycle(m, logs, '%d/%d' % (seed, c), acked, r)
+            total += warm
+            print('cycle %d: %d acknowledged, %d blocks still in DRAM, %s' % (c, n, warm, 'ok' if not bad else '%d WRONG' % len(bad)), flush=True)
             for b in bad[:10]:
                 print('    ' + b, flush=True)
             if bad:
                 print(m.log_tail())
                 sys.exit(1)
+        if not total:
+            print('DRAM never outlived the daemon')
+            sys.exit(1)
 
 
 if __name__ == '__main__':

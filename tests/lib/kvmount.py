@@ -45,6 +45,22 @@ def wait_for(cond, seconds, what):
         select.select([], [], [], 0.01)
 
 
+def keepers(store):
+    """Processes that keep the memory of a store's mount: pids."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            with open('/proc/%s/comm' % pid) as f:
+                if f.read() != 'kvcachefs-keep\n':
+                    continue
+            with open('/proc/%s/cmdline' % pid, 'rb') as f:     # of a zombie: empty
+                if store.encode() in f.read().split(b'\0'):
+                    found.append(int(pid))
+        except OSError:
+            pass
+    return found
+
+
 class Mount:
     def __init__(self, opts='dram=256M', source='none', needs_store=False):
         if not os.path.exists('/dev/fuse'):
@@ -58,12 +74,16 @@ class Mount:
         self.dir = tempfile.mkdtemp(prefix='kvc-%s.' % os.path.basename(sys.argv[0]).split('.')[0])
         self.path = self.dir + '/m'
         self.source = source if source == 'none' else self.dir + '/' + source
-        self.opts = opts + (',allow_other' if os.getuid() == 0 else '')
-        if os.environ.get('KVC_TEST_OPTS'):
-            self.opts += ',' + os.environ['KVC_TEST_OPTS']
+        self.set_opts(opts)
         self.log = open(self.dir + '/log', 'ab')
         self.proc = self.pid = None
         os.mkdir(self.path)
+
+    def set_opts(self, opts):
+        """For the next start."""
+        self.opts = opts + (',allow_other' if os.getuid() == 0 else '')
+        if os.environ.get('KVC_TEST_OPTS'):
+            self.opts += ',' + os.environ['KVC_TEST_OPTS']
 
     def __enter__(self):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -175,7 +175,7 @@ static void check_renew(const char *hugepages)
 	client = mmap(NULL, slab, PROT_READ | PROT_WRITE, MAP_SHARED, old, 0);
 	assert_ptr_not_equal(client, MAP_FAILED);
 	assert_int_equal(client[100], 1);
-	assert_int_equal(tier_renew(tier, 1), 0);
+	assert_int_equal(tier_renew(tier, 1, true), 0);
 	for (u64 i = 0; i < slab; i += 4096)
 		assert_int_equal(base[slab + i], 0);
 	assert_int_equal(base[slab - 1], 1);
