@@ -45,7 +45,6 @@ void endpoint_free(struct endpoint *ep)
 	free(ep);
 }
 
-/* A mount that was taken away lazily sends no release for files that are still open. */
 void endpoint_set_cred(struct endpoint *ep, const struct cred *cred)
 {
 	ep->cred = *cred;
