@@ -15,8 +15,7 @@
 #include <unistd.h>
 #include "allocator/base/log.h"
 #include "allocator/base/textbuf.h"
-#include "fs/persist.h"
-#include "fs/rpc/rpc.h"
+#include "fs/ops.h"
 #include "fs/rpc/server.h"
 #include "fs/session.h"
 #include "fs/store.h"
@@ -206,7 +205,7 @@ static int serve(struct daemon *d)
 	}
 	rpc_server_stop(d->server);
 	session_end(&d->fs);
-	endpoints_end(&d->fs);
+	files_end(&d->fs);
 	ticker_stop(d->ticker);
 	end = flush_all(d);
 	pool_end(d->store->pool);
