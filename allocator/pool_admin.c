@@ -169,7 +169,8 @@ static void tier_stats(struct pool *pool, enum block_tier t, struct pool_tier_st
 	s->used = room_used(pool, t);
 	s->blocks = pool->copies_now[t];
 	if (t == IN_DRAM)
-		s->pinned = pool->pinned_bytes_now + pool->kept_bytes_now;
+		s->pinned = pool->pinned_bytes_now + pool->kept_bytes_now +
+			    warm_orphan_bytes(pool);
 	if (t == pool->capacity)
 		s->cached_bytes = s->used - min(s->used, pool->named_bytes_now);
 }

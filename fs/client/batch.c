@@ -308,6 +308,9 @@ static int show_room(struct kvc_seq *seq, struct runs *runs)
 	err = mapping_make(seq->conn, runs, true, &map);
 	if (err)
 		return err;
+	if (map.conn)
+		conn_use(map.conn);
+	map.used = map.conn;
 	mapping_drop(&seq->room);
 	free(seq->room_runs.run);
 	seq->room = map;

@@ -13,7 +13,7 @@
  * is no order among them. A reference is held by whoever stores a pointer. Locks, outer ones first:
  *
  *	kvc->lock		kvc->conn, the list of sequences, their references
- *	kvc->busy_lock		which sequences have a call going on; never held across one
+ *	kvc->busy_lock		which sequences have a call going on, their views; never held across one
  *	conn->send_lock		numbers messages in the order in which they go out
  *	conn->lock		calls in flight, arena, table of pool files
  *
@@ -80,6 +80,8 @@ struct conn {
 	atomic_uint ref;
 	atomic_bool dead;    /* socket closed or not to be used any more */
 	int fd;
+	int lease;	     /* keeps our memory after the daemon's death; -1: none. Protected by lock */
+	u32 nr_users;	     /* views and rooms that need it; protected by lock */
 	u64 timeout_ns;
 	u64 generation;	     /* the daemon's */
 	struct arena arena;
@@ -110,6 +112,12 @@ struct conn *conn_get(struct conn *conn);
 void conn_put(struct conn *conn);
 /** conn_end() - give the lease back now, whoever still holds the connection. */
 void conn_end(struct conn *conn);
+/** conn_use() - bytes in the daemon's memory are looked at. */
+void conn_use(struct conn *conn);
+/** conn_unuse() - not any more. The last one of a dead daemon's gives its memory back. */
+void conn_unuse(struct conn *conn);
+/** conn_settle() - the same for a connection that died, if nobody uses it. */
+void conn_settle(struct conn *conn);
 /** conn_alive() - whether the daemon is there; one system call. */
 bool conn_alive(struct conn *conn);
 /**
@@ -132,6 +140,7 @@ struct mapping {
 	u64 bytes;
 	u32 nr_runs;
 	bool stitched;	   /* its own address range; else a part of a window */
+	bool used;	   /* the mapping itself has conn_use() */
 };
 
 /** struct run - adjacent bytes of one pool file. */
@@ -156,6 +165,9 @@ bool runs_equal(const struct runs *a, const struct runs *b);
  * Return: 0, -EPROTO (a run lies outside), -EACCES (not writable), -EMFILE, errors of conn_call().
  */
 int __must_check pools_fetch(struct conn *conn, const struct runs *runs, bool write);
+/** runs_same_memory() - are these the same files, known to two connections, at the same places? */
+bool runs_same_memory(struct conn *a_conn, const struct runs *a, struct conn *b_conn,
+		      const struct runs *b);
 /** pool_ro_fd() - a descriptor of @pool that cannot become a writable mapping, when there is one. */
 int pool_ro_fd(struct conn *conn, u32 pool);
 void pools_free(struct conn *conn);
@@ -176,7 +188,7 @@ struct kvc {
 	struct conn *conn;   /* reference */
 	struct kvc_seq *seqs;
 	pthread_mutex_t busy_lock;
-	pthread_cond_t idle; /* a sequence is not busy any more */
+	pthread_cond_t idle; /* a sequence or a view is not busy any more */
 	u32 nr_waiting;	     /* for that; protected by busy_lock */
 };
 
@@ -201,6 +213,7 @@ struct kvc_seq {
 	struct kvc_layout layout;
 	struct mapping room;	     /* of the last append */
 	struct runs room_runs;	     /* what it shows; nr 0: no room */
+	struct view *views;	     /* protected by kvc->busy_lock */
 	char path[];		     /* below the mount's root */
 };
 
@@ -223,7 +236,11 @@ struct pin {
 
 /** struct view - pinned blocks, and where they lie. */
 struct view {
-	struct kvc_seq *seq; /* reference */
+	struct view *next;   /* of seq->views; protected by kvc->busy_lock, as the next one */
+	bool busy;	     /* it is being attached to another daemon */
+	struct view *_Atomic again; /* the same blocks at the same places with the next daemon; owned */
+	struct kvc_seq *seq; /* reference; of an `again`: its first's */
+	bool used;	     /* has conn_use() */
 	struct conn *conn;   /* reference; the pins are gone when it ends */
 	u32 handle, slot;
 	u64 generation;
@@ -244,5 +261,8 @@ int __must_check view_of_map(struct kvc_seq *seq, u64 first, const struct kvc_cm
 /** view_show() - map it for the user. @view is freed when that fails. */
 int __must_check view_show(struct view *view, struct kvc_view *out);
 void view_free(struct view *view);
+/** views_attach() - @seq was opened anew: pin for its views what they show, if it is where it was. Caller
+ * made @seq busy. */
+void views_attach(struct kvc_seq *seq);
 
 #endif

@@ -301,6 +301,36 @@ void conn_end(struct conn *conn)
 	conn_die(conn, -ESTALE);
 }
 
+static void __settle(struct conn *conn)
+{
+	if (conn->lease < 0 || conn->nr_users || !atomic_load(&conn->dead))
+		return;
+	close(conn->lease);
+	conn->lease = -1;
+}
+
+void conn_use(struct conn *conn)
+{
+	pthread_mutex_lock(&conn->lock);
+	conn->nr_users++;
+	pthread_mutex_unlock(&conn->lock);
+}
+
+void conn_unuse(struct conn *conn)
+{
+	pthread_mutex_lock(&conn->lock);
+	conn->nr_users--;
+	__settle(conn);
+	pthread_mutex_unlock(&conn->lock);
+}
+
+void conn_settle(struct conn *conn)
+{
+	pthread_mutex_lock(&conn->lock);
+	__settle(conn);
+	pthread_mutex_unlock(&conn->lock);
+}
+
 struct conn *conn_get(struct conn *conn)
 {
 	atomic_fetch_add(&conn->ref, 1);
@@ -312,6 +342,8 @@ void conn_put(struct conn *conn)
 	if (atomic_fetch_sub(&conn->ref, 1) != 1)
 		return;
 	close(conn->fd);
+	if (conn->lease >= 0)
+		close(conn->lease);
 	pools_free(conn);
 	if (conn->arena.base)
 		munmap(conn->arena.base, conn->arena.bytes);
@@ -350,15 +382,16 @@ static int say_hello(struct conn *conn, u64 arena_bytes)
 {
 	struct kvc_cmd cmd = {.op = KVC_OP_HELLO,
 			      .hello = {.abi = KVC_ABI_VERSION, .arena_bytes = arena_bytes}};
-	int fd = -1, nr = conn_call(conn, &cmd, 1, &fd, 1);
+	int fds[2] = {-1, -1}, nr = conn_call(conn, &cmd, 1, fds, ARRAY_SIZE(fds));
 	int err = nr < 0 ? nr : cmd.result;
 
-	if (!err && (nr != 1 || cmd.hello.abi != KVC_ABI_VERSION))
+	conn->lease = fds[1];
+	if (!err && (nr < 1 || cmd.hello.abi != KVC_ABI_VERSION))
 		err = -EPROTO;
 	if (!err)
-		err = map_arena(conn, fd, &cmd.hello);
-	if (fd >= 0)
-		close(fd);
+		err = map_arena(conn, fds[0], &cmd.hello);
+	if (fds[0] >= 0)
+		close(fds[0]);
 	/* A daemon that does not like the first message hangs up. */
 	return err == -ESTALE ? -EPROTO : err;
 }
@@ -380,6 +413,7 @@ static struct conn *conn_new(int fd, u64 timeout_ms)
 	}
 	atomic_init(&conn->ref, 1);
 	conn->fd = fd;
+	conn->lease = -1;
 	conn->timeout_ns = timeout_ms * 1000000;
 	pthread_mutex_init(&conn->send_lock, NULL);
 	pthread_mutex_init(&conn->lock, NULL);

@@ -222,6 +222,32 @@ static struct pool_file *pool_at(struct conn *conn, u32 nr, int *fd)
 	return pool;
 }
 
+static bool same_file(int a, int b)
+{
+	struct stat sa, sb;
+
+	return !fstat(a, &sa) && !fstat(b, &sb) && sa.st_dev == sb.st_dev &&
+	       sa.st_ino == sb.st_ino;
+}
+
+bool runs_same_memory(struct conn *a_conn, const struct runs *a, struct conn *b_conn,
+		      const struct runs *b)
+{
+	if (a->nr != b->nr)
+		return false;
+	for (u32 i = 0; i < a->nr; i++) {
+		int fa, fb;
+
+		if (a->run[i].off != b->run[i].off || a->run[i].bytes != b->run[i].bytes)
+			return false;
+		pool_at(a_conn, a->run[i].pool, &fa);
+		pool_at(b_conn, b->run[i].pool, &fb);
+		if (!same_file(fa, fb))
+			return false;
+	}
+	return true;
+}
+
 int pool_ro_fd(struct conn *conn, u32 nr)
 {
 	char path[40];
@@ -335,6 +361,8 @@ void mapping_drop(struct mapping *map)
 {
 	if (map->addr && map->stitched)
 		munmap(map->addr, map->bytes);
+	if (map->used)
+		conn_unuse(map->conn);
 	if (map->conn)
 		conn_put(map->conn);
 	*map = (struct mapping){0};

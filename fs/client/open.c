@@ -193,7 +193,9 @@ int kvc_reconnect(struct kvc *kvc)
 			seq_reopen(seq, conn);
 	}
 	pthread_mutex_unlock(&kvc->lock);
-	if (!err)
-		conn_put(old);
-	return err;
+	if (err)
+		return err;
+	conn_settle(old);
+	conn_put(old);
+	return 0;
 }

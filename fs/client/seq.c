@@ -138,6 +138,8 @@ void seq_reopen(struct kvc_seq *seq, struct conn *conn)
 	seq->conn = NULL;
 	if (open_on(seq, conn, seq->flags & KVC_SEQ_WRITE))
 		seq->conn = NULL;
+	else
+		views_attach(seq);
 	seq_give(seq);
 	if (old)
 		conn_put(old);

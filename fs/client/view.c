@@ -7,7 +7,9 @@
  * there all the same: sealed blocks have checksums.
  *
  * The view holds its handle and its connection, so that bytes stay as they are while it is mapped,
- * though the sequence was closed; and stay readable when the daemon went.
+ * though the sequence was closed; and when the daemon went. When there is another one that has the same
+ * blocks in the same places, they are pinned there as well, as a second view behind the first, which
+ * stays for its addresses.
  */
 #include <errno.h>
 #include <string.h>
@@ -127,32 +129,156 @@ static int pin_some(struct view *view, u64 left)
 	return nr == KVC_ALL ? 0 : got < left;
 }
 
-void view_free(struct view *view)
+static struct view *last_of(const struct view *view)
 {
-	mapping_drop(&view->map);
+	const struct view *again;
+
+	while ((again = atomic_load_explicit(&view->again, memory_order_acquire)))
+		view = again;
+	return (struct view *)(uintptr_t)view;
+}
+
+static void unuse(struct view *view)
+{
+	if (view->used)
+		conn_unuse(view->conn);
+	view->used = false;
+}
+
+/* What it has of its daemon, and itself. */
+static void view_drop(struct view *view)
+{
 	unpin(view->conn, view->handle, view->pins, view->nr_pins);
+	unuse(view);
 	conn_put(view->conn);
-	seq_put(view->seq);
 	free(view->pins);
 	free(view->runs.run);
 	free(view);
 }
 
-static struct view *view_new(struct kvc_seq *seq, u64 first)
+/* Nobody attaches it now, nor finds it later. */
+static void unlist(struct view *view)
+{
+	struct kvc *kvc = view->seq->kvc;
+	struct view **link;
+
+	pthread_mutex_lock(&kvc->busy_lock);
+	while (view->busy) {
+		kvc->nr_waiting++;
+		pthread_cond_wait(&kvc->idle, &kvc->busy_lock);
+		kvc->nr_waiting--;
+	}
+	for (link = &view->seq->views; *link != view; link = &(*link)->next)
+		;
+	*link = view->next;
+	pthread_mutex_unlock(&kvc->busy_lock);
+}
+
+void view_free(struct view *view)
+{
+	struct kvc_seq *seq = view->seq;
+
+	unlist(view);
+	mapping_drop(&view->map);
+	while (view) {
+		struct view *again = view->again;
+
+		view_drop(view);
+		view = again;
+	}
+	seq_put(seq);
+}
+
+/* On the sequence's connection, not listed yet. */
+static struct view *view_make(struct kvc_seq *seq, u64 first)
 {
 	struct view *view = calloc(1, sizeof(*view));
 
 	if (!view)
 		return NULL;
-	seq_get(seq);
 	view->seq = seq;
 	view->conn = conn_get(seq->conn);
 	view->handle = seq->handle;
 	view->slot = seq->slot;
 	view->generation = seq->generation;
 	view->first = first;
+	view->used = true;
+	conn_use(view->conn);
 	return view;
 }
+
+static struct view *view_new(struct kvc_seq *seq, u64 first)
+{
+	struct view *view = view_make(seq, first);
+
+	if (!view)
+		return NULL;
+	seq_get(seq);
+	pthread_mutex_lock(&seq->kvc->busy_lock);
+	view->next = seq->views;
+	seq->views = view;
+	pthread_mutex_unlock(&seq->kvc->busy_lock);
+	return view;
+}
+
+/* ---- another daemon ---- */
+
+/* The same blocks, pinned with the daemon that @seq is open with now. Return: 0 or why they are not. */
+static int pin_again(const struct view *view, struct view *again)
+{
+	int more = 1;
+
+	while (more > 0 && again->nr < view->nr)
+		more = pin_some(again, view->nr - again->nr);
+	if (more < 0)
+		return more;
+	if (again->nr != view->nr)
+		return -ESTALE;
+	more = pools_fetch(again->conn, &again->runs, false);
+	if (more)
+		return more;
+	return runs_same_memory(view->conn, &view->runs, again->conn, &again->runs) ? 0 : -ESTALE;
+}
+
+static void attach(struct view *view)
+{
+	struct view *before = last_of(view), *again = view_make(view->seq, view->first);
+
+	if (!again)
+		return;
+	if (pin_again(view, again)) {
+		view_drop(again);
+		return;
+	}
+	atomic_store_explicit(&before->again, again, memory_order_release);
+	unuse(before);
+}
+
+/* The next one to attach after @view (NULL: the first), which is let go. */
+static struct view *next_busy(struct kvc_seq *seq, struct view *view)
+{
+	struct kvc *kvc = seq->kvc;
+	struct view *next;
+
+	pthread_mutex_lock(&kvc->busy_lock);
+	next = view ? view->next : seq->views;
+	if (view)
+		view->busy = false;
+	if (next)
+		next->busy = true;
+	if (kvc->nr_waiting)
+		pthread_cond_broadcast(&kvc->idle);
+	pthread_mutex_unlock(&kvc->busy_lock);
+	return next;
+}
+
+void views_attach(struct kvc_seq *seq)
+{
+	for (struct view *view = next_busy(seq, NULL); view; view = next_busy(seq, view))
+		attach(view);
+}
+
+/* ---- mapping ---- */
 
 int view_pin(struct kvc_seq *seq, u64 first, u64 nr, struct view **out)
 {
@@ -242,6 +368,7 @@ int kvc_view_check(const struct kvc_view *kview)
 
 	if (!view)
 		return -EINVAL;
+	view = last_of(view);
 	word = (const _Atomic u64 *)(const void *)view->conn->arena.base + view->slot;
 	if (atomic_load_explicit(word, memory_order_acquire) != view->generation)
 		return -ESTALE;

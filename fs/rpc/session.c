@@ -15,8 +15,10 @@
 #include "allocator/base/err.h"
 #include "allocator/base/log.h"
 #include "fs/control.h"
+#include "fs/keeper.h"
 #include "fs/rpc/rpc.h"
 #include "fs/rpc/session.h"
+#include "fs/store.h"
 
 #define ARENA_SLOTS_BYTES (RPC_SLOTS * sizeof(u64))
 
@@ -128,6 +130,26 @@ static int make_arena(struct session *s, u64 bytes)
 	return 0;
 }
 
+/*
+ * The reading end of a pipe whose writing end the keeper has: while the client, or whoever inherited its
+ * memory, keeps it, what this session maps is its own over a death of ours. -1: nothing outlives us.
+ */
+static int make_lease(struct session *s)
+{
+	struct keeper *keeper = s->fs->store ? s->fs->store->keeper : NULL;
+	int ends[2];
+
+	if (!keeper)
+		return -1;
+	if (pipe2(ends, O_CLOEXEC)) {
+		log_warn("session of process %d: no lease: %s", (int)s->pid, strerror(errno));
+		return -1;
+	}
+	keeper_lease(keeper, ends[1]);
+	close(ends[1]);
+	return ends[0];
+}
+
 static int hello(struct session *s, struct kvc_op_hello *op, u64 generation)
 {
 	u32 abi = op->abi;
@@ -161,8 +183,12 @@ static int run_hello(struct session *s, struct rpc_msg *msg)
 	else
 		cmd->result = hello(s, &cmd->hello, s->fs->start_ns);
 	if (s->arena_fd >= 0) {
+		int lease = make_lease(s);
+
 		msg->fds[msg->nr_fds++] = s->arena_fd;
 		s->arena_fd = -1;
+		if (lease >= 0)
+			msg->fds[msg->nr_fds++] = lease;
 	}
 	return 0;
 }

@@ -74,10 +74,16 @@ enum {
 	KVC_OPEN_EXCL = 4,
 };
 
+/*
+ * Where pool memory outlives the daemon, a second descriptor comes with the reply: the lease. A client
+ * keeps it open, and does nothing with it, as long as it looks at memory that this session mapped or
+ * reserved. So much of it the next daemon leaves as it is, and tells the same places to who maps the same
+ * blocks again: pool files that are the same have the same device and inode numbers.
+ */
 struct kvc_op_hello {
 	uint32_t abi;		/* in: KVC_ABI_VERSION; out: the daemon's */
 	uint32_t flags;		/* 0 */
-	uint64_t arena_bytes;	/* in: wanted; out: given. Its memfd comes with the reply */
+	uint64_t arena_bytes;	/* in: wanted; out: given. Its memfd comes with the reply, first */
 	uint64_t generation;	/* out: changes whenever the daemon restarts */
 	uint32_t view_slots;	/* out: u64 generation words at the start of the arena, one per handle */
 	uint32_t reserved;

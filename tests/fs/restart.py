@@ -12,11 +12,14 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'lib'))
 os.environ['GEO'] = 'layers=4 kv_heads=4 head_dim=32 dtype=f16 block_tokens=32 layout=hnd'
 import kvseq                                        # noqa: E402
-from kvmount import Mount, keepers, wait_for        # noqa: E402
+from kvmount import Mount, find_binary, keepers, scale, skip, wait_for  # noqa: E402
 
 OPTS = 'dram=64M,nvme=1G'
 FILE = 24 << 20
 SPEC = 'A:1000'
+BLOCK, BLOCK_TOKENS = 65536, 32     # of GEO
+SEQS = 8                            # of 16 blocks, which clients keep
+CLIENT = find_binary('session_client')
 
 
 def tier(m, name, column):
@@ -196,6 +199,198 @@ def t_keeper_holds_nothing_else(m):
         assert target in ('/dev/null', 'anon_inode:inotify') or target.startswith('socket:') or \
             '/#' in target or target.startswith('/memfd:') or target == m.source + '/keeper.socket', fds
     assert os.readlink('/proc/%d/cwd' % pid) == '/'
+
+
+# ---- clients ----------------------------------------------------------------
+
+def client(*args):
+    return subprocess.run([CLIENT, *map(str, args)], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+class Keeper:
+    """A client that keeps views and a room, and verifies all their bytes all the time."""
+
+    def __init__(self, m):
+        self.proc = subprocess.Popen([CLIENT, 'keep', m.path, 'ns', str(SEQS)], stdin=subprocess.PIPE,
+                                     stdout=subprocess.PIPE, text=True, bufsize=1)
+        assert self.proc.stdout.readline() == self.state(0)
+
+    def state(self, nr):
+        return 'stale views %d calls %d of %d\n' % (nr, nr, SEQS)
+
+    def ask(self, word):
+        assert self.proc.poll() is None, 'the client ended with %d' % self.proc.returncode
+        self.proc.stdin.write(word)
+        self.proc.stdin.flush()
+        return self.proc.stdout.readline() if word != 'e' else self.proc.communicate()[0]
+
+    def is_stale(self):
+        got = self.ask('s')
+        assert got == self.state(SEQS), got
+
+    def reconnect(self):
+        got = self.ask('r')
+        assert got == 'reconnect 0\n', got
+        got = self.ask('s')
+        assert got == self.state(0), got
+
+    def end(self):
+        got = self.ask('e')
+        assert got == 'right\n' and self.proc.returncode == 0, (got, self.proc.returncode)
+
+    def kill(self):
+        self.proc.kill()
+        self.proc.wait()
+
+
+def namespace(m):
+    if not CLIENT:
+        skip('session_client is not built')
+    os.mkdir(m.path + '/ns')
+    kvseq.spit(m.path + '/ns/.geometry', (os.environ['GEO'] + '\n').encode())
+    for i in range(SEQS):
+        client('fill', m.path, 'ns/s%d' % i, i + 1, 16 * BLOCK_TOKENS, 16 * BLOCK_TOKENS, 1)
+
+
+def push(m, times, clients=()):
+    """That many times DRAM through it, by clients and by write(2)."""
+    size = 64 * BLOCK
+    for i in range(scale(times) * (64 << 20) // size):
+        for c in clients:
+            assert c.proc.poll() is None, 'a client ended'
+        if i % 2:
+            client('fill', m.path, 'ns/w', 1000 + i, size // BLOCK * BLOCK_TOKENS)
+            for name in ('kv', 'tokens', ''):
+                path = m.path + '/ns/w/' + name
+                os.unlink(path) if name else os.rmdir(path)
+        else:
+            kvseq.spit(m.path + '/w', os.urandom(size))
+
+
+def check_all(m):
+    for i in range(SEQS):
+        client('check', m.path, 'ns/s%d' % i, i + 1)
+
+
+def nothing_held(m):
+    wait_for(lambda: tier(m, 'dram', 'pinned') == 0, 20, 'nothing is held')
+
+
+def t_client(m):
+    """Its bytes stay valid, calls fail clearly, and it comes back to the same blocks."""
+    namespace(m)
+    c = Keeper(m)
+    try:
+        m.kill9()
+        c.is_stale()
+        m.start()
+        assert tier(m, 'dram', 'pinned') >= (SEQS * 16 + 8) * BLOCK, tier(m, 'dram', 'pinned')
+        push(m, 4, [c])
+        assert tier(m, 'nvme', 'writes') > 1000
+        c.is_stale()
+        c.reconnect()
+        push(m, 2, [c])
+        c.reconnect()
+        assert c.ask('a') == 'appended\n'      # the old room goes; the views have pins of their own
+        wait_for(lambda: tier(m, 'dram', 'pinned') <= (SEQS * 16 + 1) * BLOCK, 20, 'the room comes back')
+        push(m, 1, [c])
+        c.end()
+    finally:
+        c.kill()
+    nothing_held(m)
+    check_all(m)
+
+
+def t_client_over_many_daemons(m):
+    namespace(m)
+    c = Keeper(m)
+    try:
+        for again in (False, True, True, False, False, True):
+            restart(m)
+            c.is_stale()
+            push(m, 1, [c])
+            if again:
+                c.reconnect()
+        push(m, 1, [c])
+        c.end()
+    finally:
+        c.kill()
+    nothing_held(m)
+    check_all(m)
+
+
+def t_client_that_does_not_come_back(m):
+    namespace(m)
+    c, other = Keeper(m), Keeper(m)
+    try:
+        restart(m)
+        held = tier(m, 'dram', 'pinned')
+        push(m, 2, [c, other])
+        c.kill()
+        push(m, 1, [other])
+        assert tier(m, 'dram', 'pinned') == held
+        other.reconnect()
+        other.end()
+    finally:
+        c.kill()
+        other.kill()
+    nothing_held(m)
+    check_all(m)
+
+
+def t_client_gone_while_there_is_no_daemon(m):
+    namespace(m)
+    c = Keeper(m)
+    m.kill9(c.kill)
+    m.start()
+    assert tier(m, 'dram', 'pinned') == 0
+    check_all(m)
+    assert tier(m, 'nvme', 'reads') == 0
+
+
+def t_client_of_other_memory(m):
+    """Where nothing was taken over its views stay as they were, and stale."""
+    namespace(m)
+    c = Keeper(m)
+    try:
+        restart(m, 'dram=80M,nvme=1G')
+        c.is_stale()
+        assert c.ask('r') == 'reconnect 0\n'
+        assert c.ask('s') == 'stale views %d calls 0 of %d\n' % (SEQS, SEQS)
+        push(m, 1, [c])
+        c.end()
+    finally:
+        c.kill()
+    check_all(m)
+
+
+def t_clients_killed_with_the_daemon(m):
+    """Killed at any point, with clients that churn and one that keeps: no wrong byte."""
+    namespace(m)
+    c = Keeper(m)
+    churn, total = [], 0
+    try:
+        for i in range(scale(int(os.environ.get('KVC_TEST_CYCLES', '5')))):
+            churn = [subprocess.Popen([CLIENT, 'churn', m.path, 'ns', str(100 * i + k)], stdout=subprocess.PIPE,
+                                      stderr=subprocess.DEVNULL, text=True) for k in range(3)]
+            for p in churn:
+                assert p.stdout.readline() == 'ready\n'
+            push(m, 1, [c])
+            m.kill9()
+            for p in churn:
+                assert p.wait() != 3, 'a client saw wrong bytes'
+            m.start()
+            total += counter(m, 'restored_dram')
+            c.reconnect()
+            check_all(m)
+        c.end()
+    finally:
+        c.kill()
+        for p in churn:
+            p.kill()
+            p.wait()
+    assert total
+    nothing_held(m)
 
 
 def main():

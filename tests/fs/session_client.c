@@ -358,6 +358,104 @@ static int cmd_stale(const char *path, char **argv)
 	return 0;
 }
 
+#define MAX_KEPT 64u
+
+/** struct kept - sequences PATH/s0, s1, ... mapped, and PATH/own with a room, over the life of daemons. */
+struct kept {
+	struct kvc_seq *seq[MAX_KEPT], *own;
+	struct kvc_view view[MAX_KEPT];
+	struct kvc_room room;
+	u32 nr;
+};
+
+/* What was read when the daemon was there must be there for good: nothing here asks it. */
+static bool kept_good(const struct kept *k)
+{
+	for (u32 i = 0; i < k->nr; i++)
+		for (u64 b = 0; b < k->view[i].nr_blocks; b++)
+			if (!block_good(k->view[i].addr + b * k->view[i].block_stride, i + 1, b, 65536))
+				return false;
+	for (u64 b = 0; b < k->room.nr_blocks; b++)
+		if (!block_good(k->room.addr + b * k->room.block_stride, 99, b, 65536))
+			return false;
+	return true;
+}
+
+static void keep(struct kept *k, const char *path)
+{
+	char name[PATH_MAX];
+
+	for (u32 i = 0; i < k->nr; i++) {
+		snprintf(name, sizeof(name), "%s/s%u", path, i);
+		k->seq[i] = open_seq(name, i % 2 ? KVC_SEQ_WRITE : 0);
+		k->view[i].size = sizeof(k->view[i]);
+		check(kvc_seq_map(k->seq[i], &k->view[i]), "map");
+	}
+	snprintf(name, sizeof(name), "%s/own%d", path, (int)getpid());
+	k->own = open_seq(name, KVC_SEQ_CREATE | KVC_SEQ_WRITE);
+	check(kvc_seq_sync(k->own), "sync");
+	k->room.size = sizeof(k->room);
+	check(kvc_seq_append(k->own, 256, &k->room), "append");
+	for (u64 b = 0; b < k->room.nr_blocks; b++)
+		fill(k->room.addr + b * k->room.block_stride, 99, b, 0, 65536);
+}
+
+static void kept_say(struct kept *k)
+{
+	u32 stale = 0, gone = 0;
+
+	for (u32 i = 0; i < k->nr; i++) {
+		stale += kvc_view_check(&k->view[i]) == -ESTALE;
+		gone += kvc_seq_tokens(k->seq[i]) == -ESTALE;
+	}
+	printf("stale views %u calls %u of %u\n", stale, gone, k->nr);
+	fflush(stdout);
+}
+
+static void kept_drop(struct kept *k)
+{
+	for (u32 i = 0; i < k->nr; i++) {
+		kvc_view_unmap(&k->view[i]);
+		kvc_seq_close(k->seq[i]);
+	}
+	kvc_seq_close(k->own);
+}
+
+/* Verify all the time; input: s: say how views and calls are, r: reconnect, a: append anew, e: the end. */
+static int cmd_keep(const char *path, char **argv)
+{
+	static struct kept k;
+	struct pollfd input = {STDIN_FILENO, POLLIN, 0};
+	char word = 's';
+
+	k.nr = (u32)min(number(argv, 0, 8), (u64)MAX_KEPT);
+	keep(&k, path);
+	for (;;) {
+		if (!kept_good(&k))
+			return 3;
+		if (word == 's')
+			kept_say(&k);
+		if (word == 'e')
+			break;
+		word = 0;
+		if (poll(&input, 1, 0) == 1 && read(STDIN_FILENO, &word, 1) != 1)
+			break;
+		if (word == 'r') {
+			printf("reconnect %d\n", kvc_reconnect(kvc));
+			fflush(stdout);
+		}
+		if (word == 'a') {
+			check(kvc_seq_append(k.own, 32, &k.room), "append anew");
+			k.room.nr_blocks = 0;
+			puts("appended");
+			fflush(stdout);
+		}
+	}
+	kept_drop(&k);
+	puts("right");
+	return 0;
+}
+
 /* What a reader can do to pool memory: every descriptor that came is tried, also through /proc. */
 static int cmd_attack(const char *path, char **argv)
 {
@@ -468,7 +566,7 @@ int main(int argc, char **argv)
 		{"fork", cmd_fork},	    {"truncate", cmd_truncate}, {"register", cmd_register},
 		{"hold", cmd_hold},	    {"churn", cmd_churn},     {"readers", cmd_readers},
 		{"stale", cmd_stale},	    {"attack", cmd_attack},   {"open", cmd_open},
-		{"hoard", cmd_hoard},
+		{"hoard", cmd_hoard},	    {"keep", cmd_keep},
 	};
 	int status = 2;
 
