@@ -147,6 +147,7 @@ static int index_fd(struct world *w)
 /* What a keeper has when the daemon is killed. */
 static void kill_pool(struct world *w)
 {
+	pool_check(w->fx.pool);
 	for (u32 i = 0; i < SLABS; i++)
 		w->files[i] = dup(tier_dram_file(w->fx.dram, i));
 	w->index = dup(index_fd(w));
