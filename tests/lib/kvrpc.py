@@ -101,7 +101,8 @@ class Session(Calls):
         result, _, body = self.one(HELLO, 0, struct.pack('<IIQQII', ABI, 0, arena, 0, 0, 0))
         assert result == 0, result
         _, _, size, self.generation, self.slots, _ = struct.unpack_from('<IIQQII', body)
-        self.arena_fd = self.fds.pop()
+        self.arena_fd, *self.lease = self.fds   # a lease where DRAM outlives the daemon
+        self.fds = []
         self.arena = mmap.mmap(self.arena_fd, size)
         self.base = self.slots * 8
 

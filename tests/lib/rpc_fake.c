@@ -92,6 +92,24 @@ static int do_hello(struct client *c, struct kvc_op_hello *h, int *fd)
 	return 0;
 }
 
+/* Return: the client's end. */
+static int new_lease(struct rpc_fake *fake)
+{
+	int ends[2];
+
+	if (pipe2(ends, O_CLOEXEC))
+		abort();
+	fake->lease[fake->nr_leases++] = ends[1];
+	return ends[0];
+}
+
+bool rpc_fake_leased(const struct rpc_fake *fake, u32 nr)
+{
+	struct pollfd p = {.fd = fake->lease[nr]};
+
+	return nr < fake->nr_leases && poll(&p, 1, 0) == 0;
+}
+
 static int do_open(struct client *c, struct kvc_cmd *cmd)
 {
 	struct kvc_op_open *o = &cmd->open;
@@ -388,6 +406,8 @@ static bool serve_message(struct client *c, void *bytes, size_t len)
 		if (cmds[i].op == KVC_OP_HELLO) {
 			cmds[i].result = do_hello(c, &cmds[i].hello, &c->send_fds[0]);
 			c->nr_send_fds = !cmds[i].result;
+			if (!cmds[i].result && c->fake->nr_leases < FAKE_LEASES)
+				c->send_fds[c->nr_send_fds++] = new_lease(c->fake);
 		} else {
 			assert(c->arena);
 			cmds[i].result = do_cmd(c, &cmds[i]);
@@ -527,6 +547,8 @@ void rpc_fake_free(struct rpc_fake *fake)
 		snprintf(path, sizeof(path), "%s%s", fake->dir, names[i]);
 		remove(path);
 	}
+	for (u32 i = 0; i < fake->nr_leases; i++)
+		close(fake->lease[i]);
 	for (u32 i = 0; i < FAKE_POOLS; i++) {
 		munmap(fake->pool[i], FAKE_POOL_BYTES);
 		close(fake->pool_fd[i]);

@@ -17,6 +17,7 @@
 #define FAKE_SEQS	  80
 #define FAKE_SEQ_BLOCKS	  1024
 #define FAKE_POOLS	  2
+#define FAKE_LEASES	  8 /* given to the first clients */
 #define FAKE_BLOCK_TOKENS 16u
 #define FAKE_BLOCK_BYTES  4608u
 #define FAKE_STRIDE	  8192u
@@ -61,6 +62,8 @@ struct rpc_fake {
 	struct fake_seq seq[FAKE_SEQS];
 	u32 nr_seqs, next_block[FAKE_POOLS];
 	u64 generation;
+	int lease[FAKE_LEASES]; /* our ends */
+	u32 nr_leases;
 };
 
 /** rpc_fake_start() - serve one client after another. */
@@ -70,6 +73,8 @@ void rpc_fake_stop(struct rpc_fake *fake);
 /** rpc_fake_restart() - the same sequences, another daemon. */
 void rpc_fake_restart(struct rpc_fake *fake);
 void rpc_fake_free(struct rpc_fake *fake);
+/** rpc_fake_leased() - does the @nr-th client, from 0, still hold its lease? */
+bool rpc_fake_leased(const struct rpc_fake *fake, u32 nr);
 /** rpc_fake_block() - memory of a sequence's block. */
 u8 *rpc_fake_block(struct rpc_fake *fake, const char *path, u32 nr);
 

@@ -587,9 +587,11 @@ static void test_death_and_reconnect(void **state)
 	fake->seq[1].path[0] = '?'; /* ns/b is gone */
 	rpc_fake_restart(fake);
 	assert_int_equal(kvc_reconnect(kvc), 0);
-	assert_int_equal(kvc_view_check(&view), -ESTALE);
+	assert_int_equal(kvc_view_check(&view), 0);
 	assert_int_equal(view.addr[0], 4);
+	assert_int_equal(fake->pins, 3);
 	kvc_view_unmap(&view);
+	assert_int_equal(fake->pins, 0);
 	assert_int_equal(kvc_seq_tokens(seq), 3 * BT);
 	map_and_check(seq, 3, 4, 1);
 	m[0].ids = m[1].ids = &id;
@@ -601,6 +603,88 @@ static void test_death_and_reconnect(void **state)
 	assert_int_equal(kvc_seq_truncate(lost, 0), -ESTALE);
 	kvc_seq_close(lost);
 	kvc_seq_close(seq);
+}
+
+static void restart_fake(bool reconnect)
+{
+	rpc_fake_stop(fake);
+	rpc_fake_restart(fake);
+	if (reconnect)
+		assert_int_equal(kvc_reconnect(kvc), 0);
+}
+
+/* Views come back to the blocks that are where they were, one by one; the rest stay as they are. */
+static void test_views_come_back(void **state)
+{
+	struct kvc_seq *a = seq_at("ns/a"), *b = seq_at("ns/b");
+	struct kvc_view stays = {.size = sizeof(stays)}, part = {.size = sizeof(part)},
+			moves = {.size = sizeof(moves)};
+	const u8 *addr;
+
+	grow(a, 40 * BT, 1);
+	grow(b, 2 * BT, 2);
+	assert_int_equal(kvc_seq_map(a, &stays), 0);
+	assert_int_equal(kvc_seq_map_range(a, 3, 2, &part), 0);
+	assert_int_equal(kvc_seq_map(b, &moves), 0);
+	addr = stays.addr;
+	restart_fake(true);
+	restart_fake(false); /* not seen by us */
+	fake->seq[1].block[1] = fake->seq[0].block[7];
+	restart_fake(true);
+	assert_int_equal(kvc_view_check(&stays), 0);
+	assert_int_equal(kvc_view_check(&part), 0);
+	assert_int_equal(kvc_view_check(&moves), -ESTALE);
+	assert_int_equal(fake->pins, 42);
+	assert_ptr_equal(stays.addr, addr);
+	assert_int_equal(moves.addr[FAKE_STRIDE], 3);
+	kvc_view_unmap(&moves);
+	assert_int_equal(fake->pins, 42);
+	restart_fake(true);
+	assert_int_equal(kvc_view_check(&stays), 0);
+	kvc_view_unmap(&stays);
+	assert_int_equal(fake->pins, 2);
+	kvc_seq_close(a); /* the view keeps it open */
+	restart_fake(true);
+	assert_int_equal(kvc_view_check(&part), 0);
+	assert_int_equal(fake->pins, 2);
+	kvc_view_unmap(&part);
+	assert_int_equal(fake->pins, 0);
+	kvc_seq_close(b);
+}
+
+/* A dead daemon's memory is given back when nobody looks at it through that daemon any more. */
+static void test_leases(void **state)
+{
+	struct kvc_seq *a = seq_at("ns/a"), *b = seq_at("ns/b");
+	struct kvc_view stays = {.size = sizeof(stays)}, moves = {.size = sizeof(moves)};
+	struct kvc_room room = {.size = sizeof(room)};
+
+	grow(a, 2 * BT, 1);
+	grow(b, 2 * BT, 2);
+	assert_int_equal(kvc_seq_map(a, &stays), 0);
+	assert_int_equal(kvc_seq_map(b, &moves), 0);
+	assert_true(rpc_fake_leased(fake, 0));
+	rpc_fake_stop(fake);
+	assert_int_equal(kvc_view_check(&stays), -ESTALE);
+	assert_true(rpc_fake_leased(fake, 0));
+	rpc_fake_restart(fake);
+	fake->seq[1].block[0] = fake->seq[0].block[1];
+	assert_int_equal(kvc_reconnect(kvc), 0);
+	assert_true(rpc_fake_leased(fake, 0)); /* one view stays, and rooms */
+	assert_true(rpc_fake_leased(fake, 1));
+	kvc_view_unmap(&moves);
+	assert_true(rpc_fake_leased(fake, 0));
+	assert_int_equal(kvc_seq_append(a, 1, &room), 0);
+	assert_true(rpc_fake_leased(fake, 0));
+	assert_int_equal(kvc_seq_append(b, 1, &room), 0);
+	assert_false(rpc_fake_leased(fake, 0));
+	assert_int_equal(kvc_view_check(&stays), 0);
+	kvc_view_unmap(&stays);
+	assert_true(rpc_fake_leased(fake, 1)); /* as long as the daemon lives */
+	kvc_seq_close(a);
+	kvc_seq_close(b);
+	restart_fake(true);
+	assert_false(rpc_fake_leased(fake, 1));
 }
 
 /* A child reads what its parent mapped; the lease is the parent's to give back. */
@@ -661,7 +745,8 @@ int main(void)
 		T(test_no_mount),		 T(test_read_only_descriptors),
 		T(test_new_pool_files),		 T(test_unknown_pool_file),
 		T(test_bad_replies),		 T(test_bad_extents),
-		T(test_death_and_reconnect),	 T(test_fork),
+		T(test_death_and_reconnect),	 T(test_views_come_back),
+		T(test_leases),			 T(test_fork),
 		T(test_arena_is_shared),
 	};
 
