@@ -170,7 +170,7 @@ static void tier_stats(struct pool *pool, enum block_tier t, struct pool_tier_st
 	s->blocks = pool->copies_now[t];
 	if (t == IN_DRAM)
 		s->pinned = pool->pinned_bytes_now + pool->kept_bytes_now +
-			    warm_orphan_bytes(pool);
+			    orphan_bytes(pool);
 	if (t == pool->capacity)
 		s->cached_bytes = s->used - min(s->used, pool->named_bytes_now);
 }
@@ -361,7 +361,7 @@ static void tally_compare(struct pool *pool, const struct tally *t)
 	KVC_BUG_ON(t->pinned_bytes != pool->pinned_bytes_now);
 	for (int tier = 0; tier < NR_BLOCK_TIERS; tier++) {
 		u64 bytes = t->bytes[tier] + (tier == IN_NVME ? pool->limbo_bytes_now
-							      : warm_orphan_bytes(pool));
+							      : orphan_bytes(pool));
 
 		KVC_BUG_ON(t->copies[tier] != pool->copies_now[tier]);
 		/* a block that is moved inside a tier has two extents there */

@@ -52,7 +52,8 @@ static bool over_limit(struct pool *pool, const struct block_id *ids, unsigned i
 
 		more += b->pin ? 0 : block_stride(b);
 	}
-	return more && pool->pinned_bytes_now + more > pool_hold_limit(pool);
+	return more && pool->pinned_bytes_now + orphan_bytes(pool) + more >
+			       pool_hold_limit(pool);
 }
 
 /* Pin and place those of @ids that are resident, up to the first that is not. Lock held. */

@@ -190,6 +190,12 @@ static inline u8 *block_addr(const struct pool *pool, const struct block *b)
 	return pool->dram_base + b->ext[IN_DRAM];
 }
 
+/** orphan_bytes() - DRAM that is kept for clients of an earlier daemon and has no block. Lock held. */
+static inline u64 orphan_bytes(const struct pool *pool)
+{
+	return pool->warm ? pool->warm->orphan_bytes : 0;
+}
+
 /**
  * pool_breathe() - in a long loop with the lock held: let others have it for a moment. What the loop
  * knows of other blocks than those that it names is void afterwards.

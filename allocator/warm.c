@@ -352,12 +352,3 @@ void warm_place(struct pool *pool, u32 id)
 	e = entry_of(b, id, WARM_PLACE);
 	b->warm[WARM_PLACE] = entry_add(warm, &e);
 }
-
-u64 warm_orphan_bytes(const struct pool *pool)
-{
-	u64 bytes = 0;
-
-	for (u32 i = 0; pool->warm && i < pool->warm->nr_orphans; i++)
-		bytes += pool->warm->orphans[i].bytes;
-	return bytes;
-}

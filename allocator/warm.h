@@ -35,6 +35,7 @@ struct warm {
 	struct block_id *legacy; /* blocks, each held once */
 	struct orphan *orphans;
 	u32 nr_legacy, max_legacy, nr_orphans, max_orphans;
+	u64 orphan_bytes;
 };
 
 /* ---- warm.c ---- */
@@ -57,7 +58,5 @@ bool warm_slab_good(const struct warm *warm, u32 slab);
 bool warm_entry_good(const struct warm_entry *entry);
 /** warm_slot_put() - the entry says nothing any more, and may be used again. */
 void warm_slot_put(struct warm *warm, u32 slot);
-/** warm_orphan_bytes() - DRAM that is kept for clients of an earlier daemon and has no block. */
-u64 warm_orphan_bytes(const struct pool *pool);
 
 #endif

@@ -239,6 +239,7 @@ static bool keep_orphan(struct takeover *t, u32 slot, const struct warm_entry *e
 	    dram_claim(t->pool, EXTENT_NO_OWNER, e->off, stride))
 		return false;
 	warm->orphans[warm->nr_orphans++] = (struct orphan){e->off, stride, slot};
+	warm->orphan_bytes += stride;
 	return true;
 }
 
@@ -253,7 +254,7 @@ static void take_places(struct takeover *t, struct pool_warm_stats *stats)
 			warm_slot_put(t->warm, slot);
 	}
 	stats->held_blocks = t->warm->nr_legacy;
-	stats->held_bytes = warm_orphan_bytes(t->pool);
+	stats->held_bytes = t->warm->orphan_bytes;
 	lock_release(&t->pool->lock);
 }
 
@@ -320,6 +321,7 @@ void pool_warm_release(struct pool *pool)
 		dram_free(pool, warm->orphans[i].off, warm->orphans[i].bytes);
 	}
 	warm->nr_orphans = 0;
+	warm->orphan_bytes = 0;
 	legacy = warm->legacy;
 	nr = warm->nr_legacy;
 	warm->legacy = NULL;

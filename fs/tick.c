@@ -186,16 +186,22 @@ static void expire_states(struct fs *fs)
 	fs_unlock(fs);
 }
 
+/* Until the commit interval is over; every second of it who is gone is looked for. */
 static bool ticker_wait(struct ticker *t)
 {
 	u64 now = clock_mono_ns(), until = now + t->fs->opts->commit_seconds * NSEC_PER_SEC;
 	bool stop;
 
-	lock_acquire(&t->lock);
-	for (; !t->stop && now < until; now = clock_mono_ns())
-		waitq_wait_ms(&t->wake, &t->lock, div_round_up(until - now, 1000000));
-	stop = t->stop;
-	lock_release(&t->lock);
+	do {
+		u64 next = min(until, now + NSEC_PER_SEC);
+
+		lock_acquire(&t->lock);
+		for (; !t->stop && now < next; now = clock_mono_ns())
+			waitq_wait_ms(&t->wake, &t->lock, div_round_up(next - now, 1000000));
+		stop = t->stop;
+		lock_release(&t->lock);
+		store_tick(t->fs->store);
+	} while (!stop && now < until);
 	return !stop;
 }
 
@@ -214,7 +220,6 @@ static void *ticker_main(void *arg)
 				  -err);
 		last = err;
 		expire_states(t->fs);
-		store_tick(t->fs->store);
 	}
 	return NULL;
 }

@@ -103,9 +103,20 @@ t_restarted() {
 	sync -f m/d/restarted/kv
 	kvc_kill9
 	kvc_again
+	# What the daemon that was killed had in DRAM is there still.
+	[ "$(counter restored_dram)" -gt 0 ] || bad "nothing was in DRAM after the restart"
 	on_mount killed
 	attached killed
 	equal killed
+	expect_eq 0 "$(tier nvme reads)" "reads of NVMe after the restart"
+	# And once more where it is not.
+	kvc_kill9
+	KVC_OPTS=${KVC_OPTS/dram=64M/dram=80M}
+	kvc_again
+	expect_eq 0 "$(counter restored_dram)" "blocks in a DRAM of another size"
+	on_mount cold
+	attached cold
+	equal cold
 }
 
 t_refusals() {
