@@ -186,7 +186,7 @@ void text_config(struct fs *fs, const struct cred *cred, struct textbuf *tb)
 	fs_unlock(fs);
 	/* clients take the rest of the line as it is */
 	textbuf_printf(tb, "socket=%s\n", o->socket ? o->socket : "none");
-	textbuf_printf(tb, "hugepages=%s\n", o->hugepages);
+	textbuf_printf(tb, "linger=%u\nhugepages=%s\n", o->linger_seconds, o->hugepages);
 	if (o->numa_node < 0)
 		textbuf_printf(tb, "numa=none\n");
 	else

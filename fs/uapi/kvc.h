@@ -17,7 +17,8 @@
  * Views are stitched from the daemon's pool memory: reading one costs no system call, it may be
  * registered for DMA, and the daemon never moves what is mapped. A view has a generation word:
  * kvc_view_check() says -ESTALE once the daemon or the sequence is gone; the bytes stay readable
- * until kvc_view_unmap().
+ * until kvc_view_unmap(). After a restart of the daemon kvc_reconnect() makes views good again whose
+ * blocks are where they were.
  *
  * Errors: functions return 0 (or a count) or a negative errno. No signals, no global state. -ESTALE:
  * the daemon or the sequence is gone; -ETIMEDOUT: no answer in time, which ends the session, as nobody
@@ -53,7 +54,15 @@ struct kvc_options {
 int kvc_open(struct kvc **kvc, const char *mount, const struct kvc_options *options);
 /** kvc_close() - end the session; its pins and reservations go. Views and sequences first. */
 void kvc_close(struct kvc *kvc);
-/** kvc_reconnect() - after -ESTALE: attach to a daemon that was restarted. Handles are reopened. */
+/**
+ * kvc_reconnect() - after -ESTALE: attach to a daemon that was restarted. Handles are reopened; one whose
+ * sequence is not there any more fails with -ESTALE for good. A view whose blocks are in the same memory as
+ * before is pinned again and good, at its old address; any other stays -ESTALE, its bytes as they were,
+ * until it is unmapped. Rooms are gone: append again; what was not committed is lost, but nobody else uses
+ * that memory before the next append or the close.
+ * Return: 0 (also when nothing was wrong), -ENOTCONN, -ENOENT, -ECONNREFUSED and the like while there is no
+ * daemon: try again.
+ */
 int kvc_reconnect(struct kvc *kvc);
 
 enum { KVC_SEQ_CREATE = 1, KVC_SEQ_WRITE = 2, KVC_SEQ_EXCL = 4 };

@@ -44,6 +44,8 @@ static void test_defaults(void **state)
 	assert_int_equal(o.high_pct, 90);
 	assert_int_equal(o.low_pct, 85);
 	assert_int_equal(o.commit_seconds, 1);
+	assert_int_equal(o.linger_seconds, 60);
+	assert_false(o.linger_named);
 	assert_true(o.dram_bytes >= MIB(16) && o.dram_bytes % MIB(2) == 0);
 	assert_int_equal(o.numa_node, -1);
 	assert_false(o.foreground || o.debug || o.write_through);
@@ -65,6 +67,11 @@ static void test_all_options(void **state)
 	assert_true(o.foreground);
 	assert_int_equal(parse("-owrite.nvme=through /store /mnt"), 0);
 	assert_true(o.write_through);
+	assert_int_equal(parse("-o linger=0 /store /mnt"), 0);
+	assert_int_equal(o.linger_seconds, 0);
+	assert_int_equal(parse("-o linger=604800 /store /mnt"), 0);
+	assert_int_equal(o.linger_seconds, 604800);
+	assert_true(o.linger_named);
 	assert_int_equal(parse("-o codec.nvme=raw,hbm=off,evict=lru,pinned=0 none /mnt"), 0);
 	assert_null(o.source);
 }
@@ -116,6 +123,9 @@ static void test_bad_values(void **state)
 					  "high=100",
 					  "low=x",
 					  "commit=0",
+					  "linger=",
+					  "linger=-1",
+					  "linger=604801",
 					  "commit=1.5",
 					  "numa=-1",
 					  "hugepages=maybe",
