@@ -299,7 +299,7 @@ static void blocks_come_and_go(void **state)
 
 	test_rng_init(&rng);
 	make(&w);
-	for (u64 round = 0; round < test_count(12); round++) {
+	for (u64 round = 0, nr_rounds = max(test_count(12), (u64)6); round < nr_rounds; round++) {
 		u32 s = (u32)test_rng_below(&rng, SPACES), nr = w.nr_named[s];
 
 		add(&w, s, (u32)min(test_rng_below(&rng, 120), (u64)MAX_NAMED / 2 - nr));
