@@ -194,10 +194,12 @@ static int serve(struct daemon *d)
 		err = ticker_start(&d->ticker, &d->fs);
 	if (err) {
 		rpc_server_stop(d->server);
+		session_end(&d->fs);
 		return err;
 	}
 	err = -pthread_create(&d->signals, NULL, signal_main, d);
 	if (!err) {
+		d->store->served = true;
 		err = session_run(&d->fs, on_ready, d);
 		d->stopping = true;
 		pthread_kill(d->signals, SIGUSR2);
@@ -208,7 +210,6 @@ static int serve(struct daemon *d)
 	files_end(&d->fs);
 	ticker_stop(d->ticker);
 	end = flush_all(d);
-	pool_end(d->store->pool);
 	return err ? err : end;
 }
 
@@ -230,10 +231,10 @@ static int run(struct daemon *d)
 		fail_why(&why, err);
 	} else {
 		err = serve(d);
-		d->store->served = true;
 		if (err)
 			log_error("the mount ended: %s", strerror(-err));
 	}
+	pool_end(d->store->pool); /* names go now, what is in DRAM may stay */
 	fs_destroy(&d->fs);
 	end = store_close(d->store);
 	if (end)

@@ -4,6 +4,7 @@
     restart.py [CASE...]
 """
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -91,6 +92,38 @@ def t_killed(m):
         restart(m)
         warm(m, data, blocks)
     assert len(keepers(m.source)) == 1
+
+
+def t_killed_while_taking_over(m):
+    """A daemon that dies before it serves leaves everything to the next."""
+    data = fill(m)
+    blocks = tier(m, 'dram', 'blocks')
+    r = random.Random(int(os.environ.get('KVC_TEST_SEED', '0')))
+    m.kill9()
+    for _ in range(scale(25)):
+        p = subprocess.Popen([m.binary, '-f', '-o', m.opts, m.source, m.path], stdin=subprocess.DEVNULL,
+                             stdout=m.log, stderr=m.log)
+        try:
+            p.wait(r.random() * .1)
+        except subprocess.TimeoutExpired:
+            p.kill()
+        assert p.wait() == -signal.SIGKILL, 'the daemon ended by itself'
+        subprocess.run(['umount', '-l', m.path], stderr=subprocess.DEVNULL)
+    m.start()
+    warm(m, data, blocks)
+
+
+def t_mount_that_fails(m):
+    """What is there is not lost to a mount that cannot be made."""
+    data = fill(m)
+    blocks = tier(m, 'dram', 'blocks')
+    m.kill9()
+    for opts in ('socket=/nowhere/s', 'fsname=x,rootcontext=none'):     # after and before there is a mount
+        got = subprocess.run([m.binary, '-f', '-o', m.opts + ',' + opts, m.source, m.path],
+                             stderr=subprocess.PIPE, text=True)
+        assert got.returncode == 1 and ('mount' in got.stderr or 'socket' in got.stderr), got
+    m.start()
+    warm(m, data, blocks)
 
 
 def t_clean_end(m):
