@@ -24,6 +24,7 @@
 #define NAME	      "kvcachefs-keep" /* at most 15 bytes */
 #define FIRST_SECONDS 60	       /* for the daemon that started it to come */
 #define FILES_MAX     4096
+#define LEASES_MAX    16384 /* or half of the descriptors that we may have: there must be some for files */
 
 enum { AT_DAEMON, AT_WATCH, AT_LEASES }; /* in the array for poll() */
 
@@ -37,7 +38,7 @@ struct holder {
 	u32 nr_files, max_files;
 	int index;
 	struct pollfd *poll; /* leases from AT_LEASES on */
-	u32 nr_poll, max_poll;
+	u32 nr_poll, max_poll, most_poll;
 };
 
 static void close_fd(int fd)
@@ -72,8 +73,10 @@ static int keep_file(struct holder *h, u32 number, int fd)
 
 static int keep_lease(struct holder *h, int fd)
 {
-	int err = grow_array(&h->poll, &h->max_poll, h->nr_poll + 1ull, sizeof(*h->poll));
+	int err = h->nr_poll == h->most_poll ? -EMFILE : 0;
 
+	if (!err)
+		err = grow_array(&h->poll, &h->max_poll, h->nr_poll + 1ull, sizeof(*h->poll));
 	if (!err)
 		h->poll[h->nr_poll++] = (struct pollfd){.fd = fd};
 	return err;
@@ -279,11 +282,26 @@ static void close_others(const struct holder *h)
 	}
 }
 
-static void detach(void)
+/*
+ * Without us the daemon goes on, and without the daemon it is us who hold the memory, which nobody would
+ * look for in a process this small.
+ */
+static void be_killed_first(void)
+{
+	int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+	ssize_t done = fd < 0 ? 0 : write(fd, "1000", 4);
+
+	(void)done; /* where that is not to be had, so be it */
+	close_fd(fd);
+}
+
+static void detach(struct holder *h)
 {
 	struct rlimit limit;
 
 	setsid();
+	be_killed_first();
 	signal(SIGTERM, SIG_IGN);
 	signal(SIGINT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
@@ -291,15 +309,16 @@ static void detach(void)
 	prctl(PR_SET_NAME, NAME);
 	if (chdir("/"))
 		return;
-	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
-		limit.rlim_cur = limit.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &limit);
-	}
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	if (!setrlimit(RLIMIT_NOFILE, &limit))
+		h->most_poll = (u32)min(limit.rlim_max / 2, (rlim_t)LEASES_MAX);
 }
 
 static void keeper_main(struct holder *h)
 {
-	detach();
+	detach(h);
 	close_others(h);
 	h->poll = calloc(AT_LEASES, sizeof(*h->poll));
 	h->nr_poll = h->max_poll = AT_LEASES;
@@ -324,7 +343,7 @@ static void watch_name(struct holder *h, const char *path)
 
 int keeper_spawn(int listener, const char *path, pid_t *pid)
 {
-	struct holder h = {.listener = listener, .daemon = -1, .index = -1};
+	struct holder h = {.listener = listener, .daemon = -1, .index = -1, .most_poll = 256};
 	int err = 0;
 
 	watch_name(&h, path);

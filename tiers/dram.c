@@ -254,7 +254,7 @@ static int dram_open(struct tier *tier, const struct tier_opts *opts, struct tex
 		return err;
 	}
 	dram->guard = (struct dram_guard){dram->base, dram->size_bytes, dram->slab_bytes, dram->fd};
-	if (dram->pool.mount >= 0) /* memfds are sealed */
+	if (dram->pool.mount >= 0 || opts->files) /* memfds of ours are sealed */
 		dram_guard_begin(&dram->guard);
 	tier->priv = dram;
 	log_info("tier %s: %" PRIu64 " MiB on %s, %u files", tier->name, dram->size_bytes >> 20,

@@ -232,6 +232,8 @@ def t_keeper_holds_nothing_else(m):
         assert target in ('/dev/null', 'anon_inode:inotify') or target.startswith('socket:') or \
             '/#' in target or target.startswith('/memfd:') or target == m.source + '/keeper.socket', fds
     assert os.readlink('/proc/%d/cwd' % pid) == '/'
+    with open('/proc/%d/oom_score_adj' % pid) as f:
+        assert f.read() == '1000\n'
 
 
 # ---- clients ----------------------------------------------------------------

@@ -199,6 +199,80 @@ static void so_it_is_with_memfds(void **state)
 	check_renew("off");
 }
 
+/* With @empty false, who has the old file keeps what is in it. */
+static void a_renewed_slab_may_leave_its_bytes(void **state)
+{
+	struct tier *tier = open_pool("auto");
+	u64 slab = tier_slab_bytes(tier);
+	char *base = tier_map(tier, 0, SIZE), *client;
+
+	memset(base, 1, SIZE);
+	client = mmap(NULL, slab, PROT_READ, MAP_SHARED, tier_dram_file(tier, 1), 0);
+	assert_ptr_not_equal(client, MAP_FAILED);
+	assert_int_equal(tier_renew(tier, 1, false), 0);
+	assert_int_equal(base[slab + 100], 0);
+	memset(base, 2, SIZE);
+	for (u64 i = 0; i < slab; i += 4096)
+		assert_int_equal(client[i], 1);
+	munmap(client, slab);
+	tier_close(tier);
+}
+
+struct told {
+	u32 nr, slab;
+	int fd;
+};
+
+static void file_made(void *ctx, u32 slab, int fd)
+{
+	struct told *told = ctx;
+
+	told->nr++;
+	told->slab = slab;
+	told->fd = fd;
+}
+
+/* Files of a tier that is gone: their bytes are there again, but for those that are short or missing. */
+static void files_of_another_tier(void **state)
+{
+	struct tier *tier = open_pool("auto"), *again;
+	u32 nr = (u32)(SIZE / tier_slab_bytes(tier));
+	u64 slab = tier_slab_bytes(tier);
+	struct tier_opts opts = opts_for("auto");
+	struct told told = {0};
+	int files[SIZE / KVC_HUGE_SIZE];
+	char *base = tier_map(tier, 0, SIZE);
+
+	assert_true(nr >= 3 && nr <= ARRAY_SIZE(files));
+	memset(base, 1, SIZE);
+	for (u32 i = 0; i < nr; i++)
+		files[i] = dup(tier_dram_file(tier, i));
+	tier_close(tier);
+	close(files[1]);
+	files[1] = -1;
+	close(files[2]);
+	files[2] = memfd_create("short", MFD_CLOEXEC);
+	opts.files = files;
+	opts.file_made = file_made;
+	opts.file_ctx = &told;
+	assert_int_equal(tier_open(&again, &tier_dram_ops, "dram", &opts, NULL), 0);
+	assert_int_equal(told.nr, 2);
+	assert_int_equal(told.slab, 2);
+	base = tier_map(again, 0, SIZE);
+	for (u32 i = 0; i < nr; i++) {
+		assert_int_equal(base[i * slab + 5000], i != 1 && i != 2);
+		if (files[i] >= 0)
+			close(files[i]);
+	}
+	base[5000] = 3; /* the tier has its own copies of the descriptors */
+	assert_int_equal(tier_renew(again, 0, true), 0);
+	assert_int_equal(told.nr, 3);
+	assert_int_equal(told.slab, 0);
+	assert_int_equal(told.fd, tier_dram_file(again, 0));
+	assert_int_equal(base[5000], 0);
+	tier_close(again);
+}
+
 /* A client that may write shrinks the file under us: we see zeros, and go on. */
 static void shrinking_does_not_end_us(void **state)
 {
@@ -330,6 +404,8 @@ int main(void)
 		cmocka_unit_test(sealed_against_shrinking),
 		cmocka_unit_test(a_renewed_slab_is_out_of_reach),
 		cmocka_unit_test(so_it_is_with_memfds),
+		cmocka_unit_test(a_renewed_slab_may_leave_its_bytes),
+		cmocka_unit_test(files_of_another_tier),
 		cmocka_unit_test(shrinking_does_not_end_us),
 		cmocka_unit_test(other_bus_errors_stay_what_they_are),
 		cmocka_unit_test(slabs_fit_the_pool),
