@@ -382,18 +382,15 @@ static int check_all(struct fs_opts *o, char *const words[], unsigned int nr, st
 {
 	int err;
 
-	if (nr == 0 || nr > 2) {
-		textbuf_printf(why, "usage: kvcachefs [-f] [-d] [-o OPTION,...] [SOURCE] "
-				    "MOUNTPOINT");
+	if (nr == 0 || nr > (o->cuse ? 1 : 2)) {
+		textbuf_printf(why, "usage: kvcachefs %s MOUNTPOINT",
+			       o->cuse ? "--cuse [-f] [-d]"
+				       : "[-f] [-d] [-o OPTION,...] [SOURCE]");
 		return -EINVAL;
 	}
 	if (o->low_pct >= o->high_pct) {
 		textbuf_printf(why, "option low=%u: must be below high=%u", o->low_pct,
 			       o->high_pct);
-		return -EINVAL;
-	}
-	if (o->cuse && nr != 1) {
-		textbuf_printf(why, "usage: kvcachefs --cuse [-f] [-d] MOUNTPOINT");
 		return -EINVAL;
 	}
 	err = nr == 2 ? set_source(o, words[0], why) : 0;
