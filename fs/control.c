@@ -29,6 +29,7 @@ static const struct node {
 
 /** struct control_file - an open node. */
 struct control_file {
+	struct list_head link; /* fs->controls */
 	u64 ino;
 	struct textbuf text;
 	struct conversation *talk; /* control */
@@ -238,8 +239,11 @@ static int fill_file(struct control_file *f, fuse_req_t req)
 	return err ? err : f->text.err;
 }
 
-static void file_free(struct control_file *f)
+static void file_free(struct fs *fs, struct control_file *f)
 {
+	fs_lock(fs);
+	list_del(&f->link);
+	fs_unlock(fs);
 	conversation_free(f->talk);
 	textbuf_free(&f->text);
 	free(f);
@@ -248,6 +252,7 @@ static void file_free(struct control_file *f)
 void control_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	const struct node *node = node_of(ino);
+	struct fs *fs = fs_of(req);
 	struct control_file *f;
 	int err;
 
@@ -261,9 +266,12 @@ void control_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		return;
 	}
 	f->ino = ino;
+	fs_lock(fs);
+	list_add_tail(&f->link, &fs->controls);
+	fs_unlock(fs);
 	err = fill_file(f, req);
 	if (err) {
-		file_free(f);
+		file_free(fs, f);
 		fuse_reply_err(req, -err);
 		return;
 	}
@@ -271,7 +279,7 @@ void control_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fi->direct_io = 1;
 	fi->nonseekable = f->talk != NULL;
 	if (fuse_reply_open(req, fi) == -ENOENT)
-		file_free(f);
+		file_free(fs, f);
 }
 
 void control_read(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi)
@@ -302,6 +310,12 @@ void control_write(fuse_req_t req, const char *buf, size_t size, off_t off,
 
 void control_release(fuse_req_t req, struct fuse_file_info *fi)
 {
-	file_free((struct control_file *)(uintptr_t)fi->fh);
+	file_free(fs_of(req), (struct control_file *)(uintptr_t)fi->fh);
 	fuse_reply_err(req, 0);
+}
+
+void controls_end(struct fs *fs)
+{
+	while (!list_empty(&fs->controls))
+		file_free(fs, list_first_entry(&fs->controls, struct control_file, link));
 }

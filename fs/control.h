@@ -32,6 +32,8 @@ void control_read(fuse_req_t req, size_t size, off_t off, struct fuse_file_info 
 void control_write(fuse_req_t req, const char *buf, size_t size, off_t off,
 		   struct fuse_file_info *fi);
 void control_release(fuse_req_t req, struct fuse_file_info *fi);
+/** controls_end() - close those that are still open; no request runs any more. */
+void controls_end(struct fs *fs);
 
 /** struct cred - who asks. */
 struct cred {

@@ -20,6 +20,8 @@ int fs_init(struct fs *fs, struct fs_opts *opts, struct pool *pool)
 	list_init(&fs->seqs);
 	list_init(&fs->active_seqs);
 	list_init(&fs->dead_seqs);
+	list_init(&fs->files);
+	list_init(&fs->controls);
 	list_init(&fs->endpoints);
 	fs->generation = fs->start_ns;
 	fs->tick = 1;

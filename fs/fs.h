@@ -47,6 +47,8 @@ struct fs {
 	struct meta_txn log; /* records of finished operations, not yet submitted */
 	u64 log_seq;	     /* newest submitted sequence number */
 
+	struct list_head files;	    /* open ones, through file.link */
+	struct list_head controls;  /* open ones of .kvc, through control_file.link */
 	struct list_head endpoints; /* of the programming interface (fs/rpc) */
 	u64 generation;		    /* of the handle opened last; begins with the time of the mount */
 

@@ -16,8 +16,7 @@
 #include "allocator/base/log.h"
 #include "allocator/base/textbuf.h"
 #include "fs/cuse/cuse.h"
-#include "fs/persist.h"
-#include "fs/rpc/rpc.h"
+#include "fs/ops.h"
 #include "fs/rpc/server.h"
 #include "fs/session.h"
 #include "fs/store.h"
@@ -207,7 +206,7 @@ static int serve(struct daemon *d)
 	}
 	rpc_server_stop(d->server);
 	session_end(&d->fs);
-	endpoints_end(&d->fs);
+	files_end(&d->fs);
 	ticker_stop(d->ticker);
 	end = flush_all(d);
 	return err ? err : end;

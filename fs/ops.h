@@ -15,6 +15,7 @@ struct file_rpc;
 
 /** struct file - an open file (fi->fh), or the mount's root opened as a directory. */
 struct file {
+	struct list_head link; /* fs->files */
 	struct inode *inode; /* counted in nr_open */
 	int flags;	     /* as opened */
 	bool settled;	     /* ids: closed once, and not written through it since */
@@ -116,6 +117,11 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
 /** file_open() - count an open of @inode. NULL: no memory. Caller holds the lock. */
 struct file *file_open(struct fs *fs, struct inode *inode, int flags);
 void file_close(struct fs *fs, struct file *file);
+/**
+ * files_end() - close what the kernel did not: a connection that was cut, or a mount that went while
+ * files were open, brings no release. No request runs any more; lock not held.
+ */
+void files_end(struct fs *fs);
 /** file_info() - how the kernel is to treat this open. Caller holds the lock. */
 void file_info(struct file *file, struct fuse_file_info *fi);
 

@@ -16,6 +16,7 @@ struct file *file_open(struct fs *fs, struct inode *inode, int flags)
 
 	if (!file)
 		return NULL;
+	list_add_tail(&file->link, &fs->files);
 	file->inode = inode;
 	file->flags = flags;
 	inode->nr_open++;
@@ -29,8 +30,22 @@ void file_close(struct fs *fs, struct file *file)
 
 	inode->nr_open--;
 	inode->nr_writers -= opened_for_write(file->flags);
+	list_del(&file->link);
 	free(file);
 	inode_drop_if_unused(fs, inode);
+}
+
+void files_end(struct fs *fs)
+{
+	while (!list_empty(&fs->files)) {
+		struct file *file = list_first_entry(&fs->files, struct file, link);
+
+		file_rpc_free(file->rpc);
+		fs_lock(fs);
+		file_close(fs, file);
+		fs_unlock(fs);
+	}
+	controls_end(fs);
 }
 
 /*

@@ -45,13 +45,6 @@ void endpoint_free(struct endpoint *ep)
 	free(ep);
 }
 
-/* A mount that was taken away lazily sends no release for files that are still open. */
-void endpoints_end(struct fs *fs)
-{
-	while (!list_empty(&fs->endpoints))
-		endpoint_free(list_first_entry(&fs->endpoints, struct endpoint, link));
-}
-
 void endpoint_set_cred(struct endpoint *ep, const struct cred *cred)
 {
 	ep->cred = *cred;

@@ -44,8 +44,6 @@ struct rpc_msg {
 struct endpoint *endpoint_new(struct fs *fs, const struct cred *cred, pid_t pid);
 /** endpoint_free() - give back all that it holds. NULL is fine. May block. */
 void endpoint_free(struct endpoint *ep);
-/** endpoints_end() - free those whose owners will not come: no request runs any more. */
-void endpoints_end(struct fs *fs);
 /** endpoint_set_cred() - another process of the client asks from now on. */
 void endpoint_set_cred(struct endpoint *ep, const struct cred *cred);
 /** endpoint_set_arena() - where references of the next batch point to; not owned. */

@@ -25,7 +25,7 @@ struct client {
 	u32 nr_send_fds;
 	struct fake_seq *open[SLOTS]; /* by handle; [0] unused */
 	u32 pins[SLOTS];
-	char held[KVC_MSG_MAX];
+	_Alignas(struct kvc_batch) char held[KVC_MSG_MAX];
 	size_t held_bytes;
 };
 
@@ -194,7 +194,7 @@ static int do_map(struct client *c, u32 h, struct kvc_op_map *m)
 	u64 end = seq->tokens / FAKE_BLOCK_TOKENS;
 	int err;
 
-	if (m->first_block > end || (m->nr_blocks != KVC_ALL && m->nr_blocks > end - m->first_block))
+	if (m->first_block > end)
 		return -EINVAL;
 	m->nr_blocks = min(m->nr_blocks, end - m->first_block);
 	err = put_extents(c, seq, m->first_block, &m->nr_blocks, &m->extents);
@@ -408,7 +408,7 @@ static bool serve_message(struct client *c, void *bytes, size_t len)
 
 static void serve(struct rpc_fake *fake, int fd)
 {
-	static _Thread_local char msg[KVC_MSG_MAX];
+	static _Thread_local _Alignas(struct kvc_batch) char msg[KVC_MSG_MAX];
 	struct client *c = calloc(1, sizeof(*c));
 	struct pollfd p = {fd, POLLIN, 0};
 	ssize_t n;
