@@ -14,8 +14,10 @@
 #include <unistd.h>
 #include "qemu/cuse_client.h"
 
-#define ALICE  "ns/alice"
-#define ROUNDS 100
+#define ALICE	      "ns/alice"
+#define ROUNDS	      100
+#define CHILD_SECONDS 40 /* what waits longer waits in vain */
+#define FOR_EVER      -1 /* at the end of a timeout poll(2) looks once more, told or not */
 
 static int poll_for(int fd, short events, int ms)
 {
@@ -48,6 +50,7 @@ static pid_t start(void (*what)(int fd), int *from)
 	pid = fork();
 	if (!pid) {
 		close(fds[0]);
+		alarm(CHILD_SECONDS);
 		what(fds[1]);
 		_exit(0);
 	}
@@ -160,7 +163,7 @@ static void wait_for_pressure(int tell_fd)
 	check(got == POLLIN, "both: 0x%x", got);
 	check(poll_for(fd, POLLPRI, 0) == 0, "pressure before there was any");
 	tell(tell_fd);
-	got = poll_for(fd, POLLPRI, 30000);
+	got = poll_for(fd, POLLPRI, FOR_EVER);
 	tell(tell_fd);
 	_exit(got == POLLPRI ? 0 : 1);
 }
@@ -402,7 +405,7 @@ static void wait_for_end(int tell_fd)
 	int fd = open_device();
 
 	tell(tell_fd);
-	_exit(poll_for(fd, POLLPRI, 30000) == (POLLERR | POLLHUP) ? 0 : 1);
+	_exit(poll_for(fd, POLLPRI, FOR_EVER) == (POLLERR | POLLHUP) ? 0 : 1);
 }
 
 static void check_daemon_death(void)
