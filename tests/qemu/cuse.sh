@@ -8,7 +8,7 @@ set -u
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 BIN=${KVC_BIN_DIR:?}
-CACHE=$(dirname "$BIN")/qemu
+KERNEL=$(dirname "$BIN")/qemu/kernel
 EXPECTED="no_kernel not_root not_a_mount not_its_root start name_taken closed_to_others cat cat_as_user
 	open_and_write match map append_commit fork_truncate others refused read malformed
 	root_rights user_rights owner no_group handed_on killed beside_a_waiting_one demote poll
@@ -23,7 +23,11 @@ fail() { echo "FAIL cuse.sh: $*"; exit 1; }
 for tool in qemu-system-x86_64 busybox cpio; do
 	command -v $tool >/dev/null || skip "no $tool (tools/install-deps qemu)"
 done
-why=$(bash "$HERE/kernel.sh" "$CACHE/kernel" 2>&1) || skip "$why"
+# Another build of this tree may have it already.
+for dir in "${KVC_SOURCE_DIR:-$HERE/../..}"/build*/qemu/kernel; do
+	[ ! -e "$dir/cuse.ko" ] || KERNEL=$dir
+done
+why=$(bash "$HERE/kernel.sh" "$KERNEL" 2>&1) || skip "$why"
 
 TMP=$(mktemp -d "${TMPDIR:-/tmp}/kvc-cuse.XXXXXX") || exit 1
 trap 'rm -rf "$TMP"' EXIT
@@ -42,7 +46,7 @@ put() {
 make_root() {
 	local program gcc_s
 	mkdir -p "$ROOT/bin" && cp "$HERE/cuse_init" "$ROOT/init" && chmod 755 "$ROOT/init" || return 1
-	cp "$CACHE/kernel/fuse.ko" "$CACHE/kernel/cuse.ko" "$ROOT/" || return 1
+	cp "$KERNEL/fuse.ko" "$KERNEL/cuse.ko" "$ROOT/" || return 1
 	for program in "$(command -v busybox)" "$BIN/kvcachefs" "$BIN/kvctl" "$BIN/cuse_client"; do
 		put "$program" || return 1
 	done
@@ -55,7 +59,7 @@ make_root() {
 make_root || fail "cannot make the guest's files"
 timeout -k 5 $SECONDS_MAX qemu-system-x86_64 -accel tcg -smp 2 -m $MEMORY -nodefaults \
 	-no-user-config -display none -monitor none -no-reboot -serial "file:$TMP/console" \
-	-kernel "$CACHE/kernel/vmlinuz" -initrd "$TMP/initramfs" \
+	-kernel "$KERNEL/vmlinuz" -initrd "$TMP/initramfs" \
 	-append "console=ttyS0 quiet loglevel=1 panic=-1" </dev/null >"$TMP/qemu" 2>&1
 status=$?
 
