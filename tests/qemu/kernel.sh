@@ -14,7 +14,7 @@ dir=$1
 fail() { echo "$*" >&2; exit 1; }
 
 [ "$(uname -m)" = x86_64 ] || fail "no kernel for a $(uname -m) machine"
-command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || fail "no apt to get a kernel with"
+command -v dpkg-deb >/dev/null || fail "no apt to get a kernel with"
 mkdir -p "$(dirname "$dir")"
 tmp=$(mktemp -d "$dir.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
