@@ -286,9 +286,10 @@ static void check_let_in(void)
 /* A descriptor that another user was given: that one's rights count. */
 static void check_handed_on(void)
 {
-	int fd = open_device(), status;
+	int fd = open_device(), err = open_result(fd, "private/seq", 0), status;
 	pid_t pid;
 
+	check(!err, "by root: %s", strerror(-err));
 	fflush(stdout);
 	pid = fork();
 	if (!pid)
