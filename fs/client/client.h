@@ -47,8 +47,8 @@ struct span {
 struct arena {
 	u8 *base;	    /* mapping, set once */
 	u64 bytes;	    /* of the mapping */
-	u32 first;	    /* behind the generation words */
-	u32 nr_slots;	    /* generation words */
+	u32 first;	    /* behind the words */
+	u32 nr_slots;	    /* generation words, and as many completion words behind them */
 	struct span *spans; /* in use; protected by conn->lock, as all below */
 	pthread_cond_t freed;
 };
@@ -80,6 +80,7 @@ struct conn {
 	atomic_uint ref;
 	atomic_bool dead;    /* socket closed or not to be used any more */
 	int fd;
+	int event_fd;	     /* readable when a prefetch has ended; set once */
 	u64 timeout_ns;
 	u64 generation;	     /* the daemon's */
 	struct arena arena;
@@ -198,6 +199,7 @@ struct kvc_seq {
 	u32 handle, slot;
 	u64 generation;		     /* value of the slot's word */
 	u32 tokens;		     /* committed, as last heard */
+	u32 ticket;		     /* of the last prefetch; 0: none */
 	struct kvc_layout layout;
 	struct mapping room;	     /* of the last append */
 	struct runs room_runs;	     /* what it shows; nr 0: no room */
@@ -232,10 +234,15 @@ struct view {
 	struct pin *pins;
 	u32 nr_pins;
 	u64 first, nr;
+	u32 flags; /* of its MAPs */
 };
 
-/** view_pin() - pin blocks (KVC_ALL: to the end) and learn where they lie; maps nothing yet. */
-int __must_check view_pin(struct kvc_seq *seq, u64 first, u64 nr, struct view **out);
+/**
+ * view_pin() - pin blocks (KVC_ALL: to the end) and learn where they lie; maps nothing yet.
+ * @flags: KVC_MAP_NOWAIT or 0
+ */
+int __must_check view_pin(struct kvc_seq *seq, const struct pin *range, u32 flags,
+			  struct view **out);
 void view_free(struct view *view);
 
 #endif

@@ -312,6 +312,8 @@ void conn_put(struct conn *conn)
 	if (atomic_fetch_sub(&conn->ref, 1) != 1)
 		return;
 	close(conn->fd);
+	if (conn->event_fd >= 0)
+		close(conn->event_fd);
 	pools_free(conn);
 	if (conn->arena.base)
 		munmap(conn->arena.base, conn->arena.bytes);
@@ -326,7 +328,7 @@ void conn_put(struct conn *conn)
 
 static int map_arena(struct conn *conn, int fd, const struct kvc_op_hello *hello)
 {
-	u64 words = round_up_pow2((u64)hello->view_slots * sizeof(u64), 64);
+	u64 words = round_up_pow2(2ull * hello->view_slots * sizeof(u64), 64);
 	struct stat st;
 	void *base;
 
@@ -349,16 +351,18 @@ static int map_arena(struct conn *conn, int fd, const struct kvc_op_hello *hello
 static int say_hello(struct conn *conn, u64 arena_bytes)
 {
 	struct kvc_cmd cmd = {.op = KVC_OP_HELLO,
-			      .hello = {.abi = KVC_ABI_VERSION, .arena_bytes = arena_bytes}};
-	int fd = -1, nr = conn_call(conn, &cmd, 1, &fd, 1);
+			      .hello = {.abi = KVC_ABI_VERSION, .flags = KVC_HELLO_EVENTS,
+					.arena_bytes = arena_bytes}};
+	int fds[2] = {-1, -1}, nr = conn_call(conn, &cmd, 1, fds, 2);
 	int err = nr < 0 ? nr : cmd.result;
 
-	if (!err && (nr != 1 || cmd.hello.abi != KVC_ABI_VERSION))
+	conn->event_fd = fds[1];
+	if (!err && (nr != 2 || cmd.hello.abi != KVC_ABI_VERSION))
 		err = -EPROTO;
 	if (!err)
-		err = map_arena(conn, fd, &cmd.hello);
-	if (fd >= 0)
-		close(fd);
+		err = map_arena(conn, fds[0], &cmd.hello);
+	if (fds[0] >= 0)
+		close(fds[0]);
 	/* A daemon that does not like the first message hangs up. */
 	return err == -ESTALE ? -EPROTO : err;
 }
@@ -380,6 +384,7 @@ static struct conn *conn_new(int fd, u64 timeout_ms)
 	}
 	atomic_init(&conn->ref, 1);
 	conn->fd = fd;
+	conn->event_fd = -1;
 	conn->timeout_ns = timeout_ms * 1000000;
 	pthread_mutex_init(&conn->send_lock, NULL);
 	pthread_mutex_init(&conn->lock, NULL);

@@ -93,6 +93,7 @@ static int pin_once(struct view *view, u64 nr, u64 room, u64 *got)
 		return err;
 	cmd.map.first_block = view->first + view->nr;
 	cmd.map.nr_blocks = nr;
+	cmd.map.flags = view->flags;
 	cmd.map.extents = (struct kvc_ref){span.off, bytes};
 	err = conn_call(view->conn, &cmd, 1, NULL, 0);
 	if (err >= 0)
@@ -139,7 +140,7 @@ void view_free(struct view *view)
 	free(view);
 }
 
-static struct view *view_new(struct kvc_seq *seq, u64 first)
+static struct view *view_new(struct kvc_seq *seq, u64 first, u32 flags)
 {
 	struct view *view = calloc(1, sizeof(*view));
 
@@ -152,17 +153,19 @@ static struct view *view_new(struct kvc_seq *seq, u64 first)
 	view->slot = seq->slot;
 	view->generation = seq->generation;
 	view->first = first;
+	view->flags = flags;
 	return view;
 }
 
-int view_pin(struct kvc_seq *seq, u64 first, u64 nr, struct view **out)
+int view_pin(struct kvc_seq *seq, const struct pin *range, u32 flags, struct view **out)
 {
+	u64 nr = range->nr;
 	struct view *view = NULL;
 	int more = -ESTALE;
 
 	seqs_take(seq->kvc, &seq, 1);
 	if (seq->conn) {
-		view = view_new(seq, first);
+		view = view_new(seq, range->first, flags);
 		more = view ? 1 : -ENOMEM;
 	}
 	while (more > 0)
@@ -180,16 +183,15 @@ static bool may_write(const struct view *view)
 	return view->seq->flags & KVC_SEQ_WRITE;
 }
 
-int kvc_seq_map_range(struct kvc_seq *seq, uint64_t first_block, uint64_t nr_blocks,
-		      struct kvc_view *out)
+static int map_range(struct kvc_seq *seq, const struct pin *range, u32 flags, struct kvc_view *out)
 {
 	struct view *view;
 	size_t size = out->size;
 	int err;
 
-	if (size < sizeof(*out) || !nr_blocks)
+	if (size < sizeof(*out) || !range->nr)
 		return -EINVAL;
-	err = view_pin(seq, first_block, nr_blocks, &view);
+	err = view_pin(seq, range, flags, &view);
 	if (err)
 		return err;
 	err = mapping_make(view->conn, &view->runs, may_write(view), &view->map);
@@ -202,6 +204,18 @@ int kvc_seq_map_range(struct kvc_seq *seq, uint64_t first_block, uint64_t nr_blo
 	*out = (struct kvc_view){size, view->map.addr, view->map.bytes, view->first, view->nr,
 				 seq->layout.block_stride, view->map.nr_runs, view};
 	return 0;
+}
+
+int kvc_seq_map_range(struct kvc_seq *seq, uint64_t first_block, uint64_t nr_blocks,
+		      struct kvc_view *view)
+{
+	return map_range(seq, &(struct pin){first_block, nr_blocks}, 0, view);
+}
+
+int kvc_seq_map_resident(struct kvc_seq *seq, uint64_t first_block, uint64_t nr_blocks,
+			 struct kvc_view *view)
+{
+	return map_range(seq, &(struct pin){first_block, nr_blocks}, KVC_MAP_NOWAIT, view);
 }
 
 int kvc_seq_map(struct kvc_seq *seq, struct kvc_view *view)

@@ -36,6 +36,7 @@ struct handle {
 	u32 nr;		      /* its number */
 	u64 generation;	      /* value of its slot while it is good */
 	struct mapping *maps; /* owned */
+	struct prefetch *prefetch; /* the last one; owned, or NULL */
 	struct seq_room *room; /* owned, or NULL */
 	u64 room_bytes;
 	/* changed in this batch: told once, at its end */
@@ -66,6 +67,9 @@ struct endpoint {
 	u64 arena_bytes;
 	u64 *slots;
 	u32 nr_slots;
+	u64 *words; /* completion words, nr_slots; NULL: no events */
+	int event_fd;
+	u32 ticket; /* of the last prefetch that asked for an event */
 	struct handle **handles; /* by number - 1 */
 	u32 nr_handles;
 	struct handle *own; /* commands without a handle; owned */
@@ -107,6 +111,10 @@ void handle_end_room(struct handle *h);
 int __must_check ep_grant(struct endpoint *ep, struct fseq *fseq);
 /** ep_may_fill() - may the client write to memory of @fseq's namespace? */
 bool ep_may_fill(const struct endpoint *ep, const struct fseq *fseq);
+
+/* ---- prefetch.c ---- */
+/** handle_end_prefetch() - cancel it where it is under way; afterwards nobody hears of it. May block. */
+void handle_end_prefetch(struct handle *h);
 
 /* ---- pins.c ---- */
 /** pins_reserve() - room for @nr more entries. */

@@ -84,6 +84,7 @@ void handle_free(struct handle *h)
 	if (!h)
 		return;
 	fs = h->ep->fs;
+	handle_end_prefetch(h);
 	handle_end_room(h);
 	handle_unmap_all(h);
 	if (h->state_set && !atomic_load(&h->stale))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commands about a sequence that map nothing: match, fork, prefetch, state, query, admit. */
+/* Commands about a sequence that map nothing: match, fork, state, query, admit. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -129,29 +129,6 @@ int op_rpc_fork(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 	err = request_run(&r);
 	textbuf_free(&reply);
 	return err;
-}
-
-int op_rpc_prefetch(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
-{
-	const struct kvc_op_prefetch *op = &cmd->prefetch;
-	struct blktab *tab = &h->fseq->seq->tab;
-	struct block_id *ids;
-	u32 nr;
-
-	lock_acquire(&tab->lock);
-	nr = tab->nr_blocks;
-	lock_release(&tab->lock);
-	if (op->first_block > nr)
-		return -EINVAL;
-	nr = (u32)min(op->nr_blocks, nr - op->first_block);
-	ids = kvc_alloc_array(nr, sizeof(*ids));
-	if (!ids)
-		return -ENOMEM;
-	blktab_snapshot(tab, (u32)op->first_block, nr, ids);
-	pool_prefetch(tab->pool, ids, nr);
-	pool_put(tab->pool, ids, nr);
-	free(ids);
-	return 0;
 }
 
 int op_rpc_state(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)

@@ -27,6 +27,8 @@ struct session {
 	void *arena; /* NULL before HELLO */
 	u64 arena_bytes;
 	int arena_fd; /* until it was sent; -1 */
+	int event_fd; /* write end; -1 */
+	int event_read_fd; /* until it was sent; -1 */
 	u64 sequence; /* of the last message */
 	struct cred cred;
 	pid_t pid;
@@ -64,7 +66,7 @@ struct session *session_new(struct fs *fs, int fd)
 		return NULL;
 	}
 	s->fs = fs;
-	s->arena_fd = -1;
+	s->arena_fd = s->event_fd = s->event_read_fd = -1;
 	s->pid = peer.pid;
 	s->cred.uid = peer.uid;
 	s->cred.gid = peer.gid;
@@ -88,13 +90,20 @@ int session_fd(const struct session *s)
 	return s->fd;
 }
 
+static void close_fd(int fd)
+{
+	if (fd >= 0)
+		close(fd);
+}
+
 void session_free(struct session *s)
 {
 	endpoint_free(s->ep);
 	if (s->arena)
 		munmap(s->arena, s->arena_bytes);
-	if (s->arena_fd >= 0)
-		close(s->arena_fd);
+	close_fd(s->arena_fd);
+	close_fd(s->event_fd);
+	close_fd(s->event_read_fd);
 	close(s->fd);
 	free(s);
 }
@@ -128,26 +137,50 @@ static int make_arena(struct session *s, u64 bytes)
 	return 0;
 }
 
+/* Behind the generation words; and a pipe, of as few bytes as there can be. */
+static int make_events(struct session *s)
+{
+	int fds[2];
+
+	if (pipe2(fds, O_CLOEXEC | O_NONBLOCK))
+		return -errno;
+	(void)fcntl(fds[1], F_SETPIPE_SZ, KVC_PAGE_SIZE);
+	s->event_read_fd = fds[0];
+	s->event_fd = fds[1];
+	endpoint_set_events(s->ep, (u64 *)s->arena + RPC_SLOTS, s->event_fd);
+	return 0;
+}
+
 static int hello(struct session *s, struct kvc_op_hello *op, u64 generation)
 {
 	u32 abi = op->abi;
 	u64 bytes = max(min(op->arena_bytes, (u64)KVC_ARENA_MAX), (u64)KVC_ARENA_MIN);
 	int err;
 
-	_Static_assert(ARENA_SLOTS_BYTES * 2 <= KVC_ARENA_MIN, "words leave room for data");
-	if (op->flags || op->reserved)
+	_Static_assert(ARENA_SLOTS_BYTES * 4 <= KVC_ARENA_MIN, "words leave room for data");
+	if (op->flags & ~(u32)KVC_HELLO_EVENTS || op->reserved)
 		return -EINVAL;
 	op->abi = KVC_ABI_VERSION;
 	if (abi != KVC_ABI_VERSION)
 		return -EPROTO;
 	bytes = round_up_pow2(bytes, KVC_PAGE_SIZE);
 	err = make_arena(s, bytes);
+	if (!err && op->flags & KVC_HELLO_EVENTS)
+		err = make_events(s);
 	if (err)
 		return err;
 	op->arena_bytes = bytes;
 	op->generation = generation;
 	op->view_slots = RPC_SLOTS;
 	return 0;
+}
+
+/* From here on the reply's. */
+static void send_fd(struct rpc_msg *msg, int *fd)
+{
+	if (*fd >= 0)
+		msg->fds[msg->nr_fds++] = *fd;
+	*fd = -1;
 }
 
 static int run_hello(struct session *s, struct rpc_msg *msg)
@@ -160,10 +193,10 @@ static int run_hello(struct session *s, struct rpc_msg *msg)
 		cmd->result = -EINVAL;
 	else
 		cmd->result = hello(s, &cmd->hello, s->fs->start_ns);
-	if (s->arena_fd >= 0) {
-		msg->fds[msg->nr_fds++] = s->arena_fd;
-		s->arena_fd = -1;
-	}
+	if (cmd->result)
+		return 0;
+	send_fd(msg, &s->arena_fd);
+	send_fd(msg, &s->event_read_fd);
 	return 0;
 }
 

@@ -74,9 +74,17 @@ enum {
 	KVC_OPEN_EXCL = 4,
 };
 
+enum { KVC_HELLO_EVENTS = 1 };	/* completion words and an event descriptor are wanted */
+
+/*
+ * With KVC_HELLO_EVENTS there come a second descriptor, which becomes readable when a prefetch ends
+ * that asked for it (what is read says nothing; read until -EAGAIN, then look at the words), and view_slots
+ * completion words behind the generation words. A handle's is the ticket of its prefetch that ended last,
+ * and the errno (0, EIO, ENOMEM, ECANCELED) << 32. The daemon wakes who waits at its lower half by futex().
+ */
 struct kvc_op_hello {
 	uint32_t abi;		/* in: KVC_ABI_VERSION; out: the daemon's */
-	uint32_t flags;		/* 0 */
+	uint32_t flags;		/* in: KVC_HELLO_* */
 	uint64_t arena_bytes;	/* in: wanted; out: given. Its memfd comes with the reply */
 	uint64_t generation;	/* out: changes whenever the daemon restarts */
 	uint32_t view_slots;	/* out: u64 generation words at the start of the arena, one per handle */
@@ -160,9 +168,17 @@ struct kvc_op_truncate {
 	uint32_t reserved;
 };
 
+enum { KVC_PREFETCH_EVENT = 1 };	/* tell its end; needs KVC_HELLO_EVENTS, else -EOPNOTSUPP */
+
+/*
+ * One prefetch a handle: another one ends the one before with ECANCELED, as does CLOSE. Earlier deadlines
+ * go first, those without one last; all give way to readers while they have time. -EAGAIN: too many.
+ */
 struct kvc_op_prefetch {
 	uint64_t first_block, nr_blocks;
-	uint64_t deadline_us;	/* 0: none */
+	uint64_t deadline_us;	/* in: from now; 0: none */
+	uint32_t flags;		/* in: KVC_PREFETCH_* */
+	uint32_t ticket;	/* out, with KVC_PREFETCH_EVENT: counts those of the session */
 };
 
 struct kvc_op_state {

@@ -179,6 +179,42 @@ t_pins_have_a_budget() {
 	expect_eq 0 "$(sessions)" "sessions"
 }
 
+on_a_store() {
+	need_store
+	kvc_umount
+	kvc_mount -o dram=256M,nvme=1G store || { bad "no mount on a store"; kvc_end; }
+	kvc_ns m/a
+}
+
+demote() { "$KVC_BIN_DIR/kvctl" demote "m/$1" --to nvme --wait >/dev/null || bad "demote $1"; }
+
+t_a_prefetch_tells_its_end() {
+	local before
+	on_a_store
+	scheck fill a/s 1 4096 >/dev/null
+	demote a/s
+	expect_eq 0 "$(status a/s tier.dram)" "blocks in memory"
+	before=$(counter promoted)
+	scheck prefetch a/s 1 >out/1
+	expect_eq "before -11 wait 0 bytes right" "$(paste -sd ' ' out/1)" "what the client says"
+	expect_eq 128 $(($(counter promoted) - before)) "blocks read"
+}
+
+t_an_earlier_deadline_overtakes() {
+	local i before
+	on_a_store
+	for i in 0 1 2 3 4 5 6 7; do
+		scheck fill "a/s$i" $((i + 1)) 8192 >/dev/null
+		demote "a/s$i"
+	done
+	scheck fill a/urgent 9 256 >/dev/null
+	demote a/urgent
+	before=$(counter promoted)
+	scheck overtake a 8 >out/1
+	[ "$(sed 's/before //' out/1)" -lt 8 ] || bad "it waited for all that has time: $(cat out/1)"
+	expect_eq $((8 * 256 + 8)) $(($(counter promoted) - before)) "blocks read"
+}
+
 t_the_daemon_dies() {
 	scheck fill a/s 1 1000 >/dev/null
 	run stale stale a/s 1

@@ -22,6 +22,7 @@
 #include "fs/uapi/kvc.h"
 
 #define MAX_TOKENS (1u << 20)
+#define MAX_HOARD  256u
 
 static struct kvc *kvc;
 static u32 ids[MAX_TOKENS];
@@ -358,6 +359,63 @@ static int cmd_stale(const char *path, char **argv)
 	return 0;
 }
 
+/* Until the session tells that a prefetch has ended. */
+static void wait_event(void)
+{
+	struct pollfd p = {kvc_event_fd(kvc), POLLIN, 0};
+	char bytes[64];
+
+	check(poll(&p, 1, -1) == 1 && p.revents == POLLIN ? 0 : -EIO, "event descriptor");
+	while (read(p.fd, bytes, sizeof(bytes)) > 0)
+		;
+}
+
+/* Bring it to memory, hear of it, and map it without waiting. */
+static int cmd_prefetch(const char *path, char **argv)
+{
+	u32 seed = (u32)number(argv, 0, 1);
+	struct kvc_seq *seq = open_seq(path, 0);
+	struct kvc_view view = {.size = sizeof(view)};
+
+	printf("before %d\n", kvc_seq_map_resident(seq, 0, UINT64_MAX, &view));
+	check(kvc_seq_prefetch(seq, 1000000), "prefetch");
+	wait_event();
+	printf("wait %d\n", kvc_seq_wait(seq, 0));
+	if (!kvc_seq_map_resident(seq, 0, UINT64_MAX, &view))
+		printf("bytes %s\n", view_good(seq, &view, seed) ? "right" : "wrong");
+	kvc_view_unmap(&view);
+	kvc_seq_close(seq);
+	return 0;
+}
+
+/* PATH/s0 .. s(N-1) have time, PATH/urgent, asked for last, has none: how many are there before it? */
+static int cmd_overtake(const char *path, char **argv)
+{
+	static struct kvc_seq *seq[MAX_HOARD];
+	u32 nr = (u32)min(number(argv, 0, 8), (u64)MAX_HOARD), before = 0;
+	struct kvc_seq *urgent;
+	char name[PATH_MAX];
+
+	snprintf(name, sizeof(name), "%s/urgent", path);
+	urgent = open_seq(name, 0);
+	for (u32 i = 0; i < nr; i++) {
+		snprintf(name, sizeof(name), "%s/s%u", path, i);
+		seq[i] = open_seq(name, 0);
+		check(kvc_seq_prefetch(seq[i], 3600000000u), "prefetch");
+	}
+	check(kvc_seq_prefetch(urgent, 1), "prefetch");
+	check(kvc_seq_wait(urgent, -1), "wait");
+	for (u32 i = 0; i < nr; i++)
+		before += !kvc_seq_wait(seq[i], 0);
+	for (u32 i = 0; i < nr; i++)
+		check(kvc_seq_wait(seq[i], -1), "wait");
+	printf("before %u\n", before);
+	for (u32 i = 0; i < nr; i++)
+		kvc_seq_close(seq[i]);
+	kvc_seq_close(urgent);
+	return 0;
+}
+
 /* What a reader can do to pool memory: every descriptor that came is tried, also through /proc. */
 static int cmd_attack(const char *path, char **argv)
 {
@@ -401,8 +459,6 @@ static int cmd_open(const char *path, char **argv)
 	return 0;
 }
 
-#define MAX_HOARD 256u
-
 /* Map as many times as it takes to hit the budget: PATH/s0, s1, ... */
 static int cmd_hoard(const char *path, char **argv)
 {
@@ -438,7 +494,7 @@ int main(int argc, char **argv)
 		{"fork", cmd_fork},	    {"truncate", cmd_truncate}, {"register", cmd_register},
 		{"hold", cmd_hold},	    {"churn", cmd_churn},     {"readers", cmd_readers},
 		{"stale", cmd_stale},	    {"attack", cmd_attack},   {"open", cmd_open},
-		{"hoard", cmd_hoard},
+		{"hoard", cmd_hoard},	    {"prefetch", cmd_prefetch}, {"overtake", cmd_overtake},
 	};
 	int status = 2;
 

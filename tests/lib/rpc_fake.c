@@ -3,17 +3,19 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include "lib/rpc_fake.h"
 
-#define SLOTS 128u
+#define SLOTS 128u /* of a handle: its number */
 
 /** struct client - the connection being served. */
 struct client {
@@ -36,7 +38,7 @@ static _Atomic u64 *word(struct client *c, u32 slot)
 
 static void *arena(struct client *c, struct kvc_ref ref)
 {
-	assert(ref.off >= SLOTS * sizeof(u64) && (u64)ref.off + ref.bytes <= c->arena_bytes);
+	assert(ref.off >= 2 * SLOTS * sizeof(u64) && (u64)ref.off + ref.bytes <= c->arena_bytes);
 	return c->arena + ref.off;
 }
 
@@ -74,9 +76,45 @@ static void add_block(struct rpc_fake *fake, struct fake_seq *seq)
 
 /* ---- commands ---- */
 
+/* The same way as a daemon does it: the word, who waits for it, the pipe. */
+void rpc_fake_prefetched(struct rpc_fake *fake, int err)
+{
+	pthread_mutex_lock(&fake->lock);
+	assert(fake->words && fake->ticket);
+	atomic_store(&fake->words[fake->slot], (u64)(u32)-err << 32 | fake->ticket);
+	syscall(SYS_futex, &fake->words[fake->slot], FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	if (write(fake->event_fd, "", 1) != 1)
+		abort();
+	pthread_mutex_unlock(&fake->lock);
+}
+
+static void do_prefetch(struct client *c, u32 slot, struct kvc_op_prefetch *p)
+{
+	assert(p->flags == KVC_PREFETCH_EVENT && !p->ticket);
+	pthread_mutex_lock(&c->fake->lock);
+	c->fake->slot = slot;
+	p->ticket = ++c->fake->ticket;
+	pthread_mutex_unlock(&c->fake->lock);
+	if (!c->fake->slow)
+		rpc_fake_prefetched(c->fake, 0);
+}
+
+static void set_events(struct rpc_fake *fake, _Atomic u64 *words, int fd)
+{
+	pthread_mutex_lock(&fake->lock);
+	if (fake->words)
+		close(fake->event_fd);
+	fake->words = words;
+	fake->event_fd = fd;
+	fake->ticket = 0;
+	pthread_mutex_unlock(&fake->lock);
+}
+
 static int do_hello(struct client *c, struct kvc_op_hello *h, int *fd)
 {
-	if (h->abi != KVC_ABI_VERSION || h->flags || h->reserved || c->arena)
+	int event[2];
+
+	if (h->abi != KVC_ABI_VERSION || h->flags != KVC_HELLO_EVENTS || h->reserved || c->arena)
 		return -EPROTO;
 	if (c->fake->fault == FAKE_OLD_ABI) {
 		c->fake->fault = FAKE_OK;
@@ -87,6 +125,10 @@ static int do_hello(struct client *c, struct kvc_op_hello *h, int *fd)
 	assert(*fd >= 0 && !ftruncate(*fd, (off_t)c->arena_bytes));
 	c->arena = mmap(NULL, c->arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
 	assert(c->arena != MAP_FAILED);
+	if (pipe2(event, O_CLOEXEC | O_NONBLOCK))
+		abort();
+	fd[1] = event[0];
+	set_events(c->fake, word(c, SLOTS), event[1]);
 	h->view_slots = SLOTS;
 	h->generation = c->fake->generation;
 	return 0;
@@ -196,6 +238,8 @@ static int do_map(struct client *c, u32 h, struct kvc_op_map *m)
 
 	if (m->first_block > end || (m->nr_blocks != KVC_ALL && m->nr_blocks > end - m->first_block))
 		return -EINVAL;
+	if (m->flags & KVC_MAP_NOWAIT && c->fake->cold)
+		return -EAGAIN;
 	m->nr_blocks = min(m->nr_blocks, end - m->first_block);
 	err = put_extents(c, seq, m->first_block, &m->nr_blocks, &m->extents);
 	if (err)
@@ -316,6 +360,8 @@ static int do_cmd(struct client *c, struct kvc_cmd *cmd)
 		cmd->admit.answer = cmd->admit.tokens % 3;
 		return 0;
 	case KVC_OP_PREFETCH:
+		do_prefetch(c, cmd->handle, &cmd->prefetch);
+		return 0;
 	case KVC_OP_STATE:
 		return 0;
 	default:
@@ -386,8 +432,8 @@ static bool serve_message(struct client *c, void *bytes, size_t len)
 	c->fake->messages++;
 	for (u32 i = 0; i < head->nr_cmds; i++) {
 		if (cmds[i].op == KVC_OP_HELLO) {
-			cmds[i].result = do_hello(c, &cmds[i].hello, &c->send_fds[0]);
-			c->nr_send_fds = !cmds[i].result;
+			cmds[i].result = do_hello(c, &cmds[i].hello, c->send_fds);
+			c->nr_send_fds = cmds[i].result ? 0 : 2;
 		} else {
 			assert(c->arena);
 			cmds[i].result = do_cmd(c, &cmds[i]);
@@ -426,6 +472,7 @@ static void serve(struct rpc_fake *fake, int fd)
 	for (u32 h = 1; h < SLOTS; h++)
 		if (c->open[h])
 			close_handle(c, h);
+	set_events(fake, NULL, -1);
 	if (c->arena)
 		munmap(c->arena, c->arena_bytes);
 	close(fd);
@@ -486,6 +533,7 @@ struct rpc_fake *rpc_fake_start(void)
 	const char *tmp = getenv("TMPDIR");
 
 	assert(fake);
+	pthread_mutex_init(&fake->lock, NULL);
 	snprintf(fake->dir, sizeof(fake->dir), "%s/kvc-fake.XXXXXX", tmp ? tmp : "/tmp");
 	if (!mkdtemp(fake->dir))
 		abort();
@@ -531,6 +579,7 @@ void rpc_fake_free(struct rpc_fake *fake)
 		munmap(fake->pool[i], FAKE_POOL_BYTES);
 		close(fake->pool_fd[i]);
 	}
+	pthread_mutex_destroy(&fake->lock);
 	free(fake);
 }
 

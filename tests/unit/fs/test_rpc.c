@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The dispatcher, without a socket: what each command does, and what it refuses. */
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 #include "fs/fseq.h"
 #include "fs/rpc/endpoint.h"
 #include "fuzz/rpc_world.h"
@@ -280,6 +282,51 @@ static void a_prompt(void **state)
 	assert_int_equal(room.nr_blocks, 1);
 }
 
+static int prefetch(u32 h, u64 first, u32 flags, u32 *ticket)
+{
+	struct kvc_cmd cmd = {.op = KVC_OP_PREFETCH, .handle = h};
+	int err;
+
+	cmd.prefetch = (struct kvc_op_prefetch){
+		.first_block = first, .nr_blocks = KVC_ALL, .deadline_us = UINT64_MAX, .flags = flags};
+	err = call(ep, &cmd);
+	*ticket = cmd.prefetch.ticket;
+	return err;
+}
+
+/* Where nothing ever leaves memory, prefetches end at once. */
+static void prefetches(void **state)
+{
+	u64 *words = (u64 *)(void *)arena + 64, wanted = 0;
+	u32 h = must_open("ns/a", 0), ticket;
+	char bytes[8];
+	int fds[2];
+
+	assert_int_equal(prefetch(h, 0, KVC_PREFETCH_EVENT, &ticket), -EOPNOTSUPP);
+	assert_int_equal(pipe2(fds, O_NONBLOCK | O_CLOEXEC), 0);
+	endpoint_set_events(ep, words, fds[1]);
+	assert_int_equal(prefetch(h, 0, 2, &ticket), -EINVAL);
+	assert_int_equal(prefetch(h, 5, KVC_PREFETCH_EVENT, &ticket), -EINVAL);
+	assert_int_equal(prefetch(h, 0, 0, &ticket), 0);
+	assert_int_equal(ticket, 0);
+	assert_int_equal(words[h - 1], 0);
+	assert_int_equal(read(fds[0], bytes, sizeof(bytes)), -1);
+	for (u64 i = 0; i < 3; i++) {
+		assert_int_equal(prefetch(h, 4 - i, KVC_PREFETCH_EVENT, &ticket), 0);
+		assert_int_equal(ticket, ++wanted);
+		assert_int_equal(words[h - 1], wanted);
+	}
+	assert_int_equal(read(fds[0], bytes, sizeof(bytes)), 3);
+	/* Who never reads holds nobody up. */
+	for (u32 i = 0; i < 70000; i++)
+		if (write(fds[1], "", 1) < 0)
+			break;
+	assert_int_equal(prefetch(h, 0, KVC_PREFETCH_EVENT, &ticket), 0);
+	assert_int_equal(words[h - 1], ++wanted);
+	close(fds[0]);
+	close(fds[1]);
+}
+
 static void mappings(void **state)
 {
 	u32 h = must_open("ns/a", 0);
@@ -405,6 +452,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(opening, setup, teardown),
 		cmocka_unit_test_setup_teardown(strangers, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_prompt, setup, teardown),
+		cmocka_unit_test_setup_teardown(prefetches, setup, teardown),
 		cmocka_unit_test_setup_teardown(mappings, setup, teardown),
 		cmocka_unit_test_setup_teardown(budget, setup, teardown),
 		cmocka_unit_test_setup_teardown(one_writer, setup, teardown),
