@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Match, append and commit, of one sequence or of many in one message.
+ * Match, map, append and commit, of one sequence or of many in one message.
  *
  * A batch makes its sequences busy, then sends as many commands at once as fit into a message and the
  * arena. Each entry has its own result; one that cannot be sent (too large for the
@@ -68,8 +68,8 @@ static u32 choose(struct batch *b, u32 i, u64 *arena_bytes)
 	*arena_bytes = 0;
 	for (; i < b->nr && b->nr_cmds < b->max_cmds; i++) {
 		struct kvc_seq *seq = entry_seq(b, i);
-		u64 need = round_up_pow2(b->ops->need(entry_at(b, i)), sizeof(u64));
 		int err = seq->kvc != b->kvc ? -EINVAL : seq->conn != b->conn ? -ESTALE : 0;
+		u64 need = err ? 0 : round_up_pow2(b->ops->need(entry_at(b, i)), sizeof(u64));
 
 		if (err || need > room) {
 			set_result(b, i, err ? err : -E2BIG);
@@ -214,6 +214,68 @@ int kvc_seq_match(struct kvc_seq *seq, const uint32_t *ids, uint32_t nr_ids, uin
 		err = e.result;
 	if (!err && cached)
 		*cached = e.cached;
+	return err;
+}
+
+/* ---- map ---- */
+
+static u64 map_need(const void *entry)
+{
+	const struct kvc_map_entry *e = entry;
+
+	return view_room(e->seq, e->nr_blocks);
+}
+
+static void map_fill(const void *entry, struct kvc_cmd *cmd, struct kvc_ref at, u8 *arena)
+{
+	const struct kvc_map_entry *e = entry;
+
+	cmd->map.first_block = e->first_block;
+	cmd->map.nr_blocks = e->nr_blocks;
+	cmd->map.extents = (struct kvc_ref){at.off, (u32)map_need(e)};
+}
+
+/* Mapped later, when the arena is free again: files of the pool may have to be asked for. */
+static int map_done(void *entry, const struct kvc_cmd *cmd, const u8 *arena)
+{
+	struct kvc_map_entry *e = entry;
+	struct view *view;
+	int err;
+
+	if (!e->nr_blocks)
+		return -EINVAL;
+	if (cmd->map.nr_blocks > e->nr_blocks || cmd->map.extents.bytes > map_need(e))
+		return -EPROTO;
+	err = view_of_map(e->seq, e->first_block, cmd, arena, &view);
+	if (!err)
+		e->view.priv = view;
+	return err;
+}
+
+/* What was pinned becomes a view; what had more extents than there was room for is asked for alone. */
+static void map_show(struct kvc_map_entry *e)
+{
+	void *view = e->view.priv;
+
+	e->view = (struct kvc_view){.size = sizeof(e->view)};
+	if (!e->result)
+		e->result = view_show(view, &e->view);
+	else if (e->result == -E2BIG)
+		e->result = kvc_seq_map_range(e->seq, e->first_block, e->nr_blocks, &e->view);
+}
+
+int kvc_map_many(struct kvc *kvc, struct kvc_map_entry *entries, unsigned int nr)
+{
+	static const struct batch_ops ops = {
+		KVC_OP_MAP, sizeof(*entries), offsetof(struct kvc_map_entry, result),
+		map_need, map_fill, map_done};
+	int err;
+
+	for (unsigned int i = 0; i < nr; i++)
+		entries[i].result = -ENOMEM;
+	err = run(&ops, kvc, entries, nr);
+	for (unsigned int i = 0; i < nr; i++)
+		map_show(&entries[i]);
 	return err;
 }
 

@@ -243,6 +243,13 @@ struct view {
  */
 int __must_check view_pin(struct kvc_seq *seq, const struct pin *range, u32 flags,
 			  struct view **out);
+/** view_room() - bytes of extents that a map of @nr blocks (KVC_ALL: to the end) should have room for. */
+u64 view_room(const struct kvc_seq *seq, u64 nr);
+/** view_of_map() - what reply @cmd to a KVC_OP_MAP from block @first on pinned. Caller made @seq busy. */
+int __must_check view_of_map(struct kvc_seq *seq, u64 first, const struct kvc_cmd *cmd,
+			     const u8 *arena, struct view **out);
+/** view_show() - map it for the user. @view is freed when that fails. */
+int __must_check view_show(struct view *view, struct kvc_view *out);
 void view_free(struct view *view);
 
 #endif

@@ -73,9 +73,8 @@ static u64 extents_max(const struct view *view)
 }
 
 /* How many extents @left blocks may have, as far as one knows. */
-static u64 extents_wanted(const struct view *view, u64 left)
+static u64 extents_wanted(const struct kvc_seq *seq, u64 left)
 {
-	const struct kvc_seq *seq = view->seq;
 	u64 known = div_round_up(seq->tokens, seq->layout.block_tokens);
 
 	return left == KVC_ALL ? max(known + 1, (u64)EXTENTS_MIN) : left;
@@ -114,7 +113,7 @@ static int pin_once(struct view *view, u64 nr, u64 room, u64 *got)
  */
 static int pin_some(struct view *view, u64 left)
 {
-	u64 most = extents_max(view), room = min(extents_wanted(view, left), most);
+	u64 most = extents_max(view), room = min(extents_wanted(view->seq, left), most);
 	u64 nr = left, got;
 	int err = pin_once(view, nr, room, &got);
 
@@ -140,7 +139,7 @@ void view_free(struct view *view)
 	free(view);
 }
 
-static struct view *view_new(struct kvc_seq *seq, u64 first, u32 flags)
+static struct view *view_new(struct kvc_seq *seq, u64 first)
 {
 	struct view *view = calloc(1, sizeof(*view));
 
@@ -153,21 +152,22 @@ static struct view *view_new(struct kvc_seq *seq, u64 first, u32 flags)
 	view->slot = seq->slot;
 	view->generation = seq->generation;
 	view->first = first;
-	view->flags = flags;
 	return view;
 }
 
 int view_pin(struct kvc_seq *seq, const struct pin *range, u32 flags, struct view **out)
 {
-	u64 nr = range->nr;
 	struct view *view = NULL;
+	u64 nr = range->nr;
 	int more = -ESTALE;
 
 	seqs_take(seq->kvc, &seq, 1);
 	if (seq->conn) {
-		view = view_new(seq, range->first, flags);
+		view = view_new(seq, range->first);
 		more = view ? 1 : -ENOMEM;
 	}
+	if (view)
+		view->flags = flags;
 	while (more > 0)
 		more = pin_some(view, nr == KVC_ALL ? nr : nr - view->nr);
 	seqs_give(seq->kvc, &seq, 1);
@@ -178,44 +178,71 @@ int view_pin(struct kvc_seq *seq, const struct pin *range, u32 flags, struct vie
 	return more;
 }
 
-static bool may_write(const struct view *view)
+u64 view_room(const struct kvc_seq *seq, u64 nr)
 {
-	return view->seq->flags & KVC_SEQ_WRITE;
+	u64 known = extents_wanted(seq, KVC_ALL);
+
+	return min(nr, known) * sizeof(struct kvc_extent);
 }
 
-static int map_range(struct kvc_seq *seq, const struct pin *range, u32 flags, struct kvc_view *out)
+int view_of_map(struct kvc_seq *seq, u64 first, const struct kvc_cmd *cmd, const u8 *arena,
+		struct view **out)
 {
-	struct view *view;
-	size_t size = out->size;
-	int err;
+	struct view *view = view_new(seq, first);
+	int err = 0;
 
-	if (size < sizeof(*out) || !range->nr)
-		return -EINVAL;
-	err = view_pin(seq, range, flags, &view);
+	if (!view) {
+		struct pin pin = {first, cmd->map.nr_blocks};
+
+		unpin(seq->conn, seq->handle, &pin, 1);
+		return -ENOMEM;
+	}
+	if (cmd->map.nr_blocks)
+		err = take_extents(view, cmd, (u32)view_room(seq, KVC_ALL), arena);
 	if (err)
-		return err;
-	err = mapping_make(view->conn, &view->runs, may_write(view), &view->map);
+		view_free(view);
+	else
+		*out = view;
+	return err;
+}
+
+int view_show(struct view *view, struct kvc_view *out)
+{
+	bool write = view->seq->flags & KVC_SEQ_WRITE;
+	int err = mapping_make(view->conn, &view->runs, write, &view->map);
+
 	if (err == -EACCES)
 		err = mapping_make(view->conn, &view->runs, false, &view->map);
 	if (err) {
 		view_free(view);
 		return err;
 	}
-	*out = (struct kvc_view){size, view->map.addr, view->map.bytes, view->first, view->nr,
-				 seq->layout.block_stride, view->map.nr_runs, view};
+	*out = (struct kvc_view){out->size, view->map.addr, view->map.bytes, view->first, view->nr,
+				 view->seq->layout.block_stride, view->map.nr_runs, view};
 	return 0;
+}
+
+static int map_range(struct kvc_seq *seq, struct pin range, u32 flags, struct kvc_view *out)
+{
+	struct view *view;
+	int err;
+
+	if (out->size < sizeof(*out) || !range.nr)
+		return -EINVAL;
+	err = view_pin(seq, &range, flags, &view);
+	return err ? err : view_show(view, out);
 }
 
 int kvc_seq_map_range(struct kvc_seq *seq, uint64_t first_block, uint64_t nr_blocks,
 		      struct kvc_view *view)
 {
-	return map_range(seq, &(struct pin){first_block, nr_blocks}, 0, view);
+	return map_range(seq, (struct pin){first_block, nr_blocks}, 0, view);
 }
 
 int kvc_seq_map_resident(struct kvc_seq *seq, uint64_t first_block, uint64_t nr_blocks,
 			 struct kvc_view *view)
 {
-	return map_range(seq, &(struct pin){first_block, nr_blocks}, KVC_MAP_NOWAIT, view);
+	return map_range(seq, (struct pin){first_block, nr_blocks}, KVC_MAP_NOWAIT, view);
 }
 
 int kvc_seq_map(struct kvc_seq *seq, struct kvc_view *view)

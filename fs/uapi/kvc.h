@@ -90,7 +90,8 @@ struct kvc_view {
 };
 
 /**
- * kvc_seq_map() - all of it; kvc_seq_map_range() - a part. Brings missing blocks to memory. The view of a
+ * kvc_seq_map() - all of it; kvc_seq_map_range() - a part, as far as tokens are committed (-EINVAL: it
+ * begins behind them). Brings missing blocks to memory. The view of a
  * sequence opened with KVC_SEQ_WRITE is mapped writable, since the kernel pins nothing else for DMA:
  * that is all it is for, sealed blocks have checksums. A view keeps its sequence open.
  */
@@ -176,6 +177,16 @@ struct kvc_match_entry {
 	int result;		/* out */
 };
 int kvc_match_many(struct kvc *kvc, struct kvc_match_entry *entries, unsigned int nr);
+
+struct kvc_map_entry {
+	struct kvc_seq *seq;
+	uint64_t first_block;
+	uint64_t nr_blocks;	/* UINT64_MAX: to the end */
+	int result;		/* out */
+	struct kvc_view view;	/* out: to be unmapped where result is 0 */
+};
+/** kvc_map_many() - as kvc_seq_map_range() for each entry. */
+int kvc_map_many(struct kvc *kvc, struct kvc_map_entry *entries, unsigned int nr);
 
 struct kvc_append_entry {
 	struct kvc_seq *seq;

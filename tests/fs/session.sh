@@ -43,6 +43,13 @@ t_posix_readers_see_a_session() {
 	expect_match "blocks 32" "$(cat out/2)" "all of it is mapped"
 }
 
+t_many_are_mapped_at_once() {
+	local i
+	for i in 0 1 2 3 4; do scheck fill "a/s$i" $((i + 1)) $((i * 100 + 32)) >/dev/null; done
+	expect_eq "blocks $((1 + 5 + 8 + 11 + 14))" "$(scheck many a 5)" "blocks in all views"
+	expect_eq 0 "$(pinned)" "nothing stays pinned"
+}
+
 # A reader has the file's pages cached; every commit shows.
 t_commits_invalidate_the_page_cache() {
 	scheck fill a/s 2 64 >/dev/null

@@ -459,6 +459,35 @@ static int cmd_open(const char *path, char **argv)
 	return 0;
 }
 
+#define MAX_MANY 256u
+
+/* Map PATH/s0 .. s(N-1), of seeds 1 .. N, in one batch and verify them all. */
+static int cmd_many(const char *path, char **argv)
+{
+	static struct kvc_map_entry m[MAX_MANY];
+	u32 nr = (u32)min(number(argv, 0, 64), (u64)MAX_MANY);
+	char name[PATH_MAX];
+	u64 blocks = 0;
+	bool good = true;
+
+	for (u32 i = 0; i < nr; i++) {
+		snprintf(name, sizeof(name), "%s/s%u", path, i);
+		m[i].seq = open_seq(name, 0);
+		m[i].nr_blocks = UINT64_MAX;
+	}
+	check(kvc_map_many(kvc, m, nr), "map_many");
+	for (u32 i = 0; i < nr; i++) {
+		check(m[i].result, "map");
+		good &= view_good(m[i].seq, &m[i].view, i + 1);
+		check(kvc_view_check(&m[i].view), "view_check");
+		blocks += m[i].view.nr_blocks;
+		kvc_view_unmap(&m[i].view);
+		kvc_seq_close(m[i].seq);
+	}
+	printf("blocks %llu\n", (unsigned long long)blocks);
+	return good ? 0 : 3;
+}
+
 /* Map as many times as it takes to hit the budget: PATH/s0, s1, ... */
 static int cmd_hoard(const char *path, char **argv)
 {
@@ -491,6 +520,7 @@ int main(int argc, char **argv)
 		int (*run)(const char *path, char **argv);
 	} commands[] = {
 		{"fill", cmd_fill},	    {"check", cmd_check},     {"dump", cmd_dump},
+		{"many", cmd_many},
 		{"fork", cmd_fork},	    {"truncate", cmd_truncate}, {"register", cmd_register},
 		{"hold", cmd_hold},	    {"churn", cmd_churn},     {"readers", cmd_readers},
 		{"stale", cmd_stale},	    {"attack", cmd_attack},   {"open", cmd_open},

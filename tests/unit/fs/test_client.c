@@ -167,7 +167,11 @@ static void test_empty_sequence(void **state)
 	assert_int_equal(view.nr_blocks, 0);
 	assert_int_equal(kvc_view_check(&view), 0);
 	kvc_view_unmap(&view);
-	assert_int_equal(kvc_seq_map_range(seq, 0, 1, &view), -EINVAL);
+	assert_int_equal(kvc_seq_map_range(seq, 0, 1, &view), 0);
+	assert_int_equal(view.nr_blocks, 0);
+	kvc_view_unmap(&view);
+	assert_int_equal(kvc_seq_map_range(seq, 1, 1, &view), -EINVAL);
+	assert_int_equal(kvc_seq_map_range(seq, 0, 0, &view), -EINVAL);
 	kvc_seq_close(seq);
 }
 
@@ -302,6 +306,69 @@ static void test_batches(void **state)
 		kvc_seq_close(seq[i]);
 	}
 	assert_int_equal(kvc_match_many(kvc, m, 0), 0);
+}
+
+static void test_maps(void **state)
+{
+	struct kvc_map_entry m[MANY] = {0};
+	struct kvc_seq *seq[MANY];
+	char path[16];
+	u32 before;
+
+	fake->scatter = true;
+	for (u32 i = 0; i < MANY; i++) {
+		snprintf(path, sizeof(path), "ns/%u", i);
+		seq[i] = seq_at(path);
+		grow(seq[i], (1 + i % 4) * BT, i);
+		m[i] = (struct kvc_map_entry){.seq = seq[i], .nr_blocks = i == 5 ? 0 : UINT64_MAX};
+	}
+	m[6].first_block = 1;
+	m[6].nr_blocks = 1;
+	m[7].nr_blocks = 100;
+	before = fake->messages;
+	assert_int_equal(kvc_map_many(kvc, m, MANY), 0);
+	assert_int_equal(fake->messages - before, 1);
+	assert_int_equal(m[5].result, -EINVAL);
+	assert_null(m[5].view.priv);
+	for (u32 i = 0; i < MANY; i++) {
+		if (i == 5)
+			continue;
+		assert_int_equal(m[i].result, 0);
+		check_view(&m[i].view, m[i].first_block, i == 6 ? 1 : 1 + i % 4, i);
+		kvc_view_unmap(&m[i].view);
+	}
+	assert_int_equal(fake->pins, 0);
+	for (u32 i = 0; i < MANY; i++)
+		kvc_seq_close(seq[i]);
+}
+
+/* An entry of which more came than expected is asked for again; death leaves no view. */
+static void test_maps_in_pieces(void **state)
+{
+	struct kvc_seq *seq = seq_at("ns/a"), *other = seq_at("ns/b");
+	struct kvc_map_entry m[2] = {{.seq = seq, .nr_blocks = UINT64_MAX},
+				     {.seq = other, .nr_blocks = UINT64_MAX}};
+	u32 before;
+
+	fake->scatter = true;
+	grow(seq, 600 * BT, 2);
+	grow(other, 3 * BT, 3);
+	seq->tokens = 0; /* as when another handle has appended */
+	before = fake->messages;
+	assert_int_equal(kvc_map_many(kvc, m, 2), 0);
+	assert_in_range(fake->messages - before, 2, 3);
+	check_view(&m[0].view, 0, 600, 2);
+	check_view(&m[1].view, 0, 3, 3);
+	kvc_view_unmap(&m[0].view);
+	kvc_view_unmap(&m[1].view);
+	rpc_fake_stop(fake);
+	assert_int_equal(kvc_map_many(kvc, m, 2), -ESTALE);
+	assert_int_equal(m[0].result, -ESTALE);
+	assert_null(m[0].view.priv);
+	assert_int_equal(m[1].result, -ESTALE);
+	rpc_fake_restart(fake);
+	kvc_seq_close(seq);
+	kvc_seq_close(other);
 }
 
 /* More commands than a message takes, the same sequences again and again, ids beyond the arena. */
@@ -717,6 +784,7 @@ int main(void)
 		T(test_room_stays_while_blocks_do), T(test_match_attaches_and_maps),
 		T(test_small_calls),		 T(test_view_outlives_sequence),
 		T(test_batches),		 T(test_batch_in_pieces),
+		T(test_maps),			 T(test_maps_in_pieces),
 		T(test_replies_out_of_order),	 T(test_threads),
 		T(test_prefetch_is_waited_for),	 T(test_prefetch_anew),
 		T(test_prefetch_of_a_dead_daemon), T(test_map_that_does_not_wait),
