@@ -290,9 +290,12 @@ void migrate_shift(struct pool *pool, u32 id, u64 to)
 	struct block *b = pool_block(pool, id);
 	u8 *from = block_addr(pool, b);
 	u64 old = b->ext[IN_DRAM];
+	bool leaves = domain_at(pool, old) != domain_at(pool, to);
 
 	lock_release(&pool->lock);
 	memcpy(pool->dram_base + to, from, block_stride(b));
+	if (leaves) /* who may look there now may not see it */
+		memset(from, 0, block_stride(b));
 	lock_acquire(&pool->lock);
 	b->ext[IN_DRAM] = to;
 	dram_free(pool, old, block_stride(b));

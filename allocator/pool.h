@@ -245,6 +245,11 @@ struct pool_owner {
  */
 int __must_check pool_set_space_owner(struct pool *pool, u32 space, const struct pool_owner *owner);
 /**
+ * pool_bring_home() - after a namespace changed its owner: move its blocks out of the memory that others
+ * may see. What is pinned stays where it is, until it is held again or leaves DRAM. May block.
+ */
+void pool_bring_home(struct pool *pool, u32 space);
+/**
  * pool_file_fd() - a new descriptor of @file, the caller's to close; a read-only one cannot be
  * mapped for writing, nor be opened for it by another uid.
  * Return: descriptor, -ENOENT (gone, or no namespace's), -EOPNOTSUPP (DRAM is not in files), -errno.

@@ -241,6 +241,8 @@ u16 domain_of_space(const struct pool *pool, u32 space);
 /** domain_use() - the same, and it stays that domain's number until domain_unuse(). */
 u16 domain_use(struct pool *pool, u32 space);
 void domain_unuse(struct pool *pool, u16 domain);
+/** domain_has_spaces() - is there a namespace whose domain it is? */
+bool domain_has_spaces(const struct pool *pool, u16 domain);
 /** domain_at() - the domain that has the slab at @off. */
 u16 domain_at(const struct pool *pool, u64 off);
 void domain_forget_space(struct pool *pool, u32 space);

@@ -109,8 +109,11 @@ void handle_free(struct handle *h);
 void handle_end_room(struct handle *h);
 /** ep_grant() - memory of @fseq's namespace, as far as the client may read and write that. Lock. */
 int __must_check ep_grant(struct endpoint *ep, struct fseq *fseq);
-/** ep_may_fill() - may the client write to memory of @fseq's namespace? */
-bool ep_may_fill(const struct endpoint *ep, const struct fseq *fseq);
+/**
+ * ep_may_see() - may the client see (@write: and write to) memory of @fseq's namespace, as its owner and
+ * permissions are now? Lock not held. Return: 0, -EACCES, -ENOMEM.
+ */
+int __must_check ep_may_see(struct endpoint *ep, struct fseq *fseq, bool write);
 
 /* ---- prefetch.c ---- */
 /** handle_end_prefetch() - cancel it where it is under way; afterwards nobody hears of it. May block. */

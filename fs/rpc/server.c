@@ -14,11 +14,13 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include "allocator/base/bug.h"
+#include "allocator/base/err.h"
 #include "allocator/base/list.h"
 #include "allocator/base/log.h"
 #include "allocator/base/textbuf.h"
@@ -30,6 +32,7 @@
 #define MIN_WORKERS  2
 #define MAX_WORKERS  64
 #define MAX_SESSIONS 4096
+#define USER_SESSIONS 256 /* of one user, so that nobody has all descriptors */
 #define SEND_BUFFER  (8 * KVC_MSG_MAX)
 
 struct rpc_server {
@@ -179,11 +182,41 @@ static bool welcome(struct rpc_server *srv, const struct session *s)
 	return for_others(srv->fs->opts) || uid == geteuid() || uid == 0;
 }
 
+/* Sessions of @s's user. Root and the daemon's own have as many as they like: 0. Lock held. */
+static unsigned int of_user(struct rpc_server *srv, const struct session *s)
+{
+	uid_t uid = session_uid(s);
+	unsigned int nr = 0;
+	struct client *c;
+
+	if (uid == 0 || uid == geteuid())
+		return 0;
+	list_for_each_entry (c, &srv->clients.link, link)
+		nr += session_uid(c->session) == uid;
+	return nr;
+}
+
+/*
+ * Who has too many sessions is told so at its HELLO; who goes on nevertheless without listening is
+ * hung up on. Return: whether to have it at all.
+ */
+static bool user_may(struct rpc_server *srv, struct session *s, unsigned int nr)
+{
+	if (nr < USER_SESSIONS)
+		return true;
+	session_refuse(s, kvc_err(-EUSERS, rpc_user_sessions));
+	if (nr == USER_SESSIONS)
+		log_warn("session socket: user %u has %u sessions and gets no more",
+			 session_uid(s), nr);
+	return nr < 2 * USER_SESSIONS;
+}
+
 static void client_begin(struct rpc_server *srv, int fd)
 {
 	struct client *client = calloc(1, sizeof(*client));
 	struct session *s = client ? session_new(srv->fs, fd) : NULL;
 	int size = SEND_BUFFER;
+	unsigned int nr;
 	bool full;
 
 	if (!s) {
@@ -195,10 +228,11 @@ static void client_begin(struct rpc_server *srv, int fd)
 	client->session = s;
 	lock_acquire(&srv->lock);
 	full = srv->nr_clients >= MAX_SESSIONS;
+	nr = of_user(srv, s);
 	list_add_tail(&client->link, &srv->clients.link);
 	srv->nr_clients++;
 	lock_release(&srv->lock);
-	if (full || !welcome(srv, s) || arm(srv, fd, client))
+	if (full || !welcome(srv, s) || !user_may(srv, s, nr) || arm(srv, fd, client))
 		client_end(srv, client);
 }
 
@@ -282,6 +316,18 @@ static int open_epoll(struct rpc_server *srv)
 	return arm(srv, srv->listener, srv);
 }
 
+/* A session takes a socket and the end of a pipe: as many as one may have. */
+static void raise_descriptors(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit))
+		log_debug("the limit of descriptors stays what it is");
+}
+
 static int start_workers(struct rpc_server *srv)
 {
 	int err = 0;
@@ -346,6 +392,7 @@ int rpc_server_start(struct rpc_server **server, struct fs *fs, struct textbuf *
 	srv->listener = srv->epoll = srv->stop = -1;
 	list_init(&srv->clients.link);
 	lock_init(&srv->lock, LOCK_LEAF);
+	raise_descriptors();
 	err = find_path(srv);
 	if (!err)
 		err = open_listener(srv);

@@ -30,6 +30,7 @@ struct session {
 	int event_fd; /* write end; -1 */
 	int event_read_fd; /* until it was sent; -1 */
 	u64 sequence; /* of the last message */
+	int refused; /* -errno, 0: welcome */
 	struct cred cred;
 	pid_t pid;
 };
@@ -88,6 +89,11 @@ uid_t session_uid(const struct session *s)
 int session_fd(const struct session *s)
 {
 	return s->fd;
+}
+
+void session_refuse(struct session *s, int err)
+{
+	s->refused = err;
 }
 
 static void close_fd(int fd)
@@ -163,6 +169,8 @@ static int hello(struct session *s, struct kvc_op_hello *op, u64 generation)
 	op->abi = KVC_ABI_VERSION;
 	if (abi != KVC_ABI_VERSION)
 		return -EPROTO;
+	if (s->refused)
+		return s->refused;
 	bytes = round_up_pow2(bytes, KVC_PAGE_SIZE);
 	err = make_arena(s, bytes);
 	if (!err && op->flags & KVC_HELLO_EVENTS)

@@ -15,6 +15,8 @@ struct session *session_new(struct fs *fs, int fd);
 void session_free(struct session *s);
 uid_t session_uid(const struct session *s);
 int session_fd(const struct session *s);
+/** session_refuse() - its HELLO will be answered with @err. */
+void session_refuse(struct session *s, int err);
 /**
  * session_serve() - take one message, execute, reply. @buf: KVC_MSG_MAX bytes, aligned as malloc()'s.
  * Return: 0, or the session is over: -ENOTCONN (closed), -EPROTO. May block.

@@ -48,7 +48,8 @@ struct kvc_options {
 
 /**
  * kvc_open() - a session with the daemon that serves @mount (any path on the mount).
- * Return: 0, -ENOENT (not a kvcachefs mount), -EACCES, -EPROTO (other version), -ENOMEM.
+ * Return: 0, -ENOENT (not a kvcachefs mount), -EACCES, -EUSERS (one user has 256 at most, but for
+ * root and who runs the daemon), -EPROTO (other version), -ENOMEM.
  */
 int kvc_open(struct kvc **kvc, const char *mount, const struct kvc_options *options);
 /** kvc_close() - end the session; its pins and reservations go. Views and sequences first. */

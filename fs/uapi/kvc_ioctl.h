@@ -200,14 +200,16 @@ struct kvc_op_admit {
 
 /*
  * Pool files have a number of their own in each session, given when an extent first lies in one. A
- * file may go once nothing in it is mapped or reserved: -ENOENT, if @first has.
+ * file may go once nothing in it is mapped or reserved: then nothing comes for it any more.
  */
 struct kvc_op_pool {
 	uint32_t first;		/* in: first pool file wanted */
-	uint32_t nr;		/* out: descriptors that came with this reply (SCM_RIGHTS), in order */
+	uint32_t nr;		/* out: pool files that this reply is about, from @first on */
 	uint32_t total;		/* out: numbers given so far */
-	uint32_t writable;	/* out: bit i: descriptor i may be mapped for writing */
+	uint32_t writable;	/* out: bit i: file @first + i may be mapped for writing */
 	uint64_t bytes;		/* out: size of each file */
+	uint32_t present;	/* out: bit i: its descriptor came with this reply (SCM_RIGHTS), in order */
+	uint32_t reserved;
 };
 
 /** struct kvc_cmd - one command; 96 bytes. */

@@ -69,7 +69,7 @@ struct rpc_world *rpc_world_new(void)
 	struct inode *ns, *dir;
 
 	KVC_BUG_ON(!w);
-	pool_fixture_open(&w->fx, MIB(64), 0);
+	pool_fixture_open_files(&w->fx, MIB(64), 0);
 	KVC_BUG_ON(fs_init(&w->fs, &w->opts, w->fx.pool));
 	fs_lock(&w->fs);
 	ns = make(w, w->fs.root, "ns", S_IFDIR | 0755);
@@ -91,6 +91,11 @@ void rpc_world_free(struct rpc_world *w)
 	fs_destroy(&w->fs);
 	pool_fixture_close(&w->fx);
 	free(w);
+}
+
+struct pool *rpc_world_pool(struct rpc_world *w)
+{
+	return w->fx.pool;
 }
 
 struct fs *rpc_world_fs(struct rpc_world *w)

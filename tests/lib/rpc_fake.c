@@ -308,12 +308,17 @@ static int do_pool(struct client *c, struct kvc_op_pool *p)
 	p->total = c->fake->nr_pools;
 	p->bytes = FAKE_POOL_BYTES;
 	for (p->nr = 0; p->first + p->nr < p->total; p->nr++) {
+		int *fd = &c->send_fds[c->nr_send_fds];
+
+		if (c->fake->gone >> (p->first + p->nr) & 1)
+			continue;
 		snprintf(path, sizeof(path), "/proc/self/fd/%d", c->fake->pool_fd[p->first + p->nr]);
-		c->send_fds[p->nr] = open(path, (c->fake->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
-		assert(c->send_fds[p->nr] >= 0);
+		*fd = open(path, (c->fake->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+		assert(*fd >= 0);
+		c->nr_send_fds++;
+		p->present |= 1u << p->nr;
 		p->writable |= (u32)!c->fake->read_only << p->nr;
 	}
-	c->nr_send_fds = p->nr;
 	return 0;
 }
 
@@ -581,6 +586,16 @@ void rpc_fake_free(struct rpc_fake *fake)
 	}
 	pthread_mutex_destroy(&fake->lock);
 	free(fake);
+}
+
+void rpc_fake_grow(struct rpc_fake *fake, const char *path, u32 nr)
+{
+	struct fake_seq *seq = find(fake, path, strlen(path));
+
+	assert(seq);
+	for (u32 i = 0; i < nr; i++)
+		add_block(fake, seq);
+	seq->tokens += nr * FAKE_BLOCK_TOKENS;
 }
 
 u8 *rpc_fake_block(struct rpc_fake *fake, const char *path, u32 nr)

@@ -56,6 +56,7 @@ struct rpc_fake {
 	atomic_int fault;	 /* enum fake_fault */
 	atomic_bool scatter;	 /* blocks come from both files in turn, backwards */
 	atomic_bool read_only;	 /* descriptors */
+	atomic_uint gone;	 /* bit i: pool file i, or not the client's any more */
 	atomic_uint nr_pools;	 /* told by KVC_OP_POOL */
 	atomic_bool cold;	 /* nothing is in memory for who does not wait */
 	atomic_bool slow;	 /* prefetches end when rpc_fake_prefetched() says so */
@@ -77,6 +78,8 @@ void rpc_fake_stop(struct rpc_fake *fake);
 /** rpc_fake_restart() - the same sequences, another daemon. */
 void rpc_fake_restart(struct rpc_fake *fake);
 void rpc_fake_free(struct rpc_fake *fake);
+/** rpc_fake_grow() - @nr more committed blocks, by nobody's append. */
+void rpc_fake_grow(struct rpc_fake *fake, const char *path, u32 nr);
 /** rpc_fake_prefetched() - the last prefetch has ended with @err. */
 void rpc_fake_prefetched(struct rpc_fake *fake, int err);
 /** rpc_fake_block() - memory of a sequence's block. */

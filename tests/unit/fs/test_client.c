@@ -656,6 +656,25 @@ static void test_unknown_pool_file(void **state)
 	kvc_seq_close(seq);
 }
 
+/* What the client has no descriptor of yet and is gone keeps it from nothing else. */
+static void test_pool_file_that_is_gone(void **state)
+{
+	struct kvc_seq *seq = seq_at("ns/a");
+	struct kvc_view view = {.size = sizeof(view)};
+
+	fake->scatter = true; /* blocks 0, 2 and 1, 3 */
+	fake->gone = 1;
+	rpc_fake_grow(fake, "ns/a", 4);
+	assert_int_equal(kvc_seq_map_range(seq, 1, 1, &view), 0);
+	kvc_view_unmap(&view);
+	assert_int_equal(kvc_seq_map_range(seq, 2, 1, &view), -EACCES);
+	assert_int_equal(kvc_seq_tokens(seq), 4 * BT); /* the session goes on */
+	fake->gone = 0;
+	assert_int_equal(kvc_seq_map_range(seq, 2, 1, &view), 0);
+	kvc_view_unmap(&view);
+	kvc_seq_close(seq);
+}
+
 /* Replies that end the session, one after the other: no crash, -EPROTO or the like, then -ESTALE. */
 static void test_bad_replies(void **state)
 {
@@ -790,6 +809,7 @@ int main(void)
 		T(test_prefetch_of_a_dead_daemon), T(test_map_that_does_not_wait),
 		T(test_no_mount),		 T(test_read_only_descriptors),
 		T(test_new_pool_files),		 T(test_unknown_pool_file),
+		T(test_pool_file_that_is_gone),
 		T(test_bad_replies),		 T(test_bad_extents),
 		T(test_death_and_reconnect),	 T(test_fork),
 		T(test_arena_is_shared),
