@@ -128,31 +128,6 @@ t_what_a_session_holds_dies_with_it() {
 	scheck check a/s 1 >/dev/null
 }
 
-t_clients_killed_anywhere() {
-	local before=$(pinned) i pids=() others n=$((25 * KVC_SCALE))
-	for i in 0 1 2 3 4 5 6 7; do scheck fill "a/s$i" $((i + 1)) $((200 + i * 50)) >/dev/null; done
-	run readers readers a 8
-	others=$CLIENT
-	for ((i = 0; i < n; i++)); do
-		bg churn a $i >"out/churn.$i" 2>&1 &
-		pids+=($!)
-		[ ${#pids[@]} -lt 4 ] && continue
-		kvc_wait_for 20 grep -qs ready "out/churn.$i"
-		read -rt "0.0$((RANDOM % 90 + 10))" -u "$KVC_PAUSE_FD"
-		kill -9 "${pids[@]}" 2>/dev/null
-		wait "${pids[@]}" 2>/dev/null
-		pids=()
-	done
-	[ ${#pids[@]} = 0 ] || kill -9 "${pids[@]}"
-	cat out/churn.* 2>/dev/null | grep -v ready | sort | uniq -c | head -3 >out/said
-	expect_eq "" "$(cat out/said)" "what clients said before they were killed"
-	kill -0 "$others" || bad "a client that nobody killed died: $(cat out/readers)"
-	told readers || bad "a reader beside killed clients: exit $?: $(cat out/readers)"
-	kvc_wait_for 10 eval '[ "$(sessions)" = 0 ]' || bad "$(sessions) sessions are left"
-	expect_eq "$before" "$(pinned)" "pinned bytes afterwards"
-	for i in 0 1 2 3 4 5 6 7; do scheck check "a/s$i" $((i + 1)) >/dev/null; done
-}
-
 as_nobody() { "$PY" -S -c 'import os, sys
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 os.execv(sys.argv[1], sys.argv[1:])' "$KVC_BIN_DIR/session_client" "$1" m "${@:2}"; }
