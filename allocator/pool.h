@@ -223,6 +223,8 @@ void pool_unhold(struct pool *pool, const struct block_id *ids, unsigned int nr)
  */
 int __must_check pool_fill_begin(struct pool *pool, const struct block_id *ids, unsigned int nr);
 void pool_fill_end(struct pool *pool, const struct block_id *ids, unsigned int nr);
+/** pool_block_limit() - the largest block that DRAM can hold next to others. */
+u64 pool_block_limit(struct pool *pool);
 /** pool_hold_limit() - bytes of DRAM that mappings may pin in all. */
 u64 pool_hold_limit(struct pool *pool);
 

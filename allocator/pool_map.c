@@ -24,6 +24,11 @@ u64 pool_hold_limit(struct pool *pool)
 	return tier_size(pool->tier[IN_DRAM]) / 100 * HOLD_PCT;
 }
 
+u64 pool_block_limit(struct pool *pool)
+{
+	return pool->dram_bytes / 4;
+}
+
 static struct pool_place place_of(struct pool *pool, const struct block *b)
 {
 	u64 off = b->ext[IN_DRAM];

@@ -360,6 +360,8 @@ int dram_room(struct pool *pool, u32 id, u64 near)
 	u16 domain;
 	int err;
 
+	if (stride > pool->dram_bytes)
+		return kvc_err(-ENOMEM, dram_block_large);
 	if (pool->dram_used_now + stride > pool->high_bytes + THROTTLE_BYTES)
 		reclaim_dram(pool, stride);
 	domain = domain_use(pool, pool_block(pool, id)->space);

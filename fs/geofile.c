@@ -10,6 +10,7 @@
  */
 #include <errno.h>
 #include <string.h>
+#include "allocator/base/err.h"
 #include "allocator/base/log.h"
 #include "allocator/base/textbuf.h"
 #include "fs/kvdir.h"
@@ -24,11 +25,26 @@ struct dentry *geofile_entry(const struct inode *inode)
 	return d;
 }
 
-static int parse(const struct inode *inode, const char *text, size_t len, struct geo_verdict *v)
+/* A block that DRAM has no room for beside others could never be written or read. */
+static int check_size(struct fs *fs, const struct geo_verdict *v, struct textbuf *why)
+{
+	u64 limit = pool_block_limit(fs->pool);
+
+	if (!v->complete || v->geo.block_stride <= limit)
+		return 0;
+	textbuf_printf(why, "blocks of %llu bytes are too large for a DRAM tier that takes up to %llu",
+		       (unsigned long long)v->geo.block_stride, (unsigned long long)limit);
+	return kvc_err(-EINVAL, geometry_block_large);
+}
+
+static int parse(struct fs *fs, const struct inode *inode, const char *text, size_t len,
+		 struct geo_verdict *v)
 {
 	struct textbuf why = TEXTBUF_INIT;
 	int err = geometry_parse(text, len, &v->geo, &v->complete, &why);
 
+	if (!err)
+		err = check_size(fs, v, &why);
 	if (err)
 		log_warn("geometry in inode %llu: %s", (unsigned long long)inode->ino,
 			 why.text ? why.text : "malformed");
@@ -36,7 +52,7 @@ static int parse(const struct inode *inode, const char *text, size_t len, struct
 	return err;
 }
 
-int geofile_read(struct inode *inode, struct geo_verdict *v)
+int geofile_read(struct fs *fs, struct inode *inode, struct geo_verdict *v)
 {
 	char text[GEOMETRY_MAX_TEXT + 1];
 	ssize_t got = 0;
@@ -47,7 +63,7 @@ int geofile_read(struct inode *inode, struct geo_verdict *v)
 		return (int)got;
 	if (got > GEOMETRY_MAX_TEXT)
 		return -EINVAL;
-	return parse(inode, text, (size_t)got, v);
+	return parse(fs, inode, text, (size_t)got, v);
 }
 
 int geofile_write(struct fs *fs, struct inode *inode, const void *buf, size_t len, u64 off)
@@ -68,7 +84,7 @@ int geofile_write(struct fs *fs, struct inode *inode, const void *buf, size_t le
 	end = max((size_t)got, (size_t)off + len);
 	while (end && !strchr(" \t\n", text[end - 1]))
 		end--;
-	return parse(inode, text, end, &v);
+	return parse(fs, inode, text, end, &v);
 }
 
 void geofile_unshow(struct inode *inode)
@@ -173,7 +189,7 @@ int geofile_judge(struct fs *fs, struct inode *inode)
 {
 	struct geo_verdict v;
 	struct dentry *d;
-	int err = geofile_read(inode, &v);
+	int err = geofile_read(fs, inode, &v);
 
 	fs_lock(fs);
 	d = geofile_entry(inode);

@@ -83,7 +83,7 @@ struct geo_verdict {
 	bool complete;
 };
 /** geofile_read() - parse @inode's text. Gate taken, lock not held. -EINVAL (logged). */
-int __must_check geofile_read(struct inode *inode, struct geo_verdict *v);
+int __must_check geofile_read(struct fs *fs, struct inode *inode, struct geo_verdict *v);
 /**
  * geofile_apply() - @inode, called or about to be called .geometry in @dir, says @v. Lock held.
  * Return: 0, -EPERM, -ENOTEMPTY, -ENOMEM.

@@ -264,7 +264,7 @@ static int rename_prepare(struct fs *fs, struct rename *r)
 	if (r->over)
 		err = persist_body(fs, inode, &seq);
 	if (!err && r->judge)
-		err = geofile_read(inode, &r->verdict);
+		err = geofile_read(fs, inode, &r->verdict);
 	fs_lock(fs);
 	return err;
 }

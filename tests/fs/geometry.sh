@@ -107,6 +107,28 @@ eq(b'layers=4 ', slurp('m/b/.geometry'), 'the refused request left nothing')
 E
 }
 
+# A block takes at most a quarter of DRAM; a namespace that came with the store fails at the access, at once.
+t_blocks_larger_than_dram() {
+	local large='layers=1 token_bytes=524288 block_tokens=64 layout=opaque' start=$SECONDS
+	kvc_umount
+	kvc_mount -o dram=64M,nvme=1G store || { bad "no mount"; return; }
+	mkdir m/l m/k
+	expect_errno EINVAL bash -c "echo ${large/64 /256 } >m/l/.geometry"
+	expect_errno EINVAL bash -c "echo ${large} >m/l/.geometry"
+	expect_match 'too large' "$(tail -3 "$KVC_LOG")" "the log says why"
+	expect_ok bash -c "echo ${large/64 /16 } >m/l/.geometry"
+	kvc_umount
+	kvc_mount -o dram=256M store || { bad "no mount"; return; }
+	expect_ok bash -c "echo ${large/64 /128 } >m/k/.geometry"
+	kvc_umount
+	kvc_mount -o dram=32M store || { bad "no mount"; return; }
+	mkdir m/k/s
+	expect_errno ENOMEM dd if=/dev/zero of=m/k/s/kv bs=1M count=1 status=none
+	[ $((SECONDS - start)) -lt 10 ] || bad "waited for room that cannot be"
+	kvc_umount
+	kvc_mount || bad "no mount"
+}
+
 t_computed_lines_must_agree() {
 	py "$G" <<'E'
 def attempt(name, more):

@@ -51,7 +51,8 @@ declare -A KVC_ERRNO=(
 	[ENOTDIR]='Not a directory' [EISDIR]='Is a directory' [EINVAL]='Invalid argument'
 	[EFBIG]='File too large' [ENOSPC]='No space left on device' [EROFS]='Read-only file system'
 	[ENAMETOOLONG]='File name too long' [ENOTEMPTY]='Directory not empty'
-	[ENODATA]='No data available' [EOPNOTSUPP]='Operation not supported')
+	[ENODATA]='No data available' [ENOMEM]='Cannot allocate memory'
+	[EOPNOTSUPP]='Operation not supported')
 
 # ---- ends -----------------------------------------------------------------
 

@@ -176,7 +176,8 @@ static const char *geometry_refusal(int err)
 		return "it is a namespace with another geometry and holds files, or lies in one; "
 		       "choose another directory";
 	case -EINVAL:
-		return "the daemon refused a key or a value; its log names it";
+		return "the daemon refused a key or a value, or its DRAM tier is too small for such "
+		       "blocks; its log says which";
 	case -EROFS:
 		return "the mount is read-only";
 	}
