@@ -12,12 +12,14 @@
 #include <sys/stat.h>
 #include <fcntl.h>
 #include <unistd.h>
+#include "allocator/base/clock.h"
 #include "allocator/base/err.h"
 #include "allocator/base/log.h"
 #include "fs/control.h"
 #include "fs/rpc/rpc.h"
 #include "fs/rpc/session.h"
 
+#define SERVE_MAX	  64 /* messages, before others have a turn */
 #define ARENA_SLOTS_BYTES (RPC_SLOTS * sizeof(u64))
 
 struct session {
@@ -272,7 +274,7 @@ static int handle_message(struct session *s, void *buf, size_t bytes)
 	return err;
 }
 
-int session_serve(struct session *s, void *buf)
+static int serve_one(struct session *s, void *buf)
 {
 	struct iovec iov = {.iov_base = buf, .iov_len = KVC_MSG_MAX};
 	struct msghdr hdr = {.msg_iov = &iov, .msg_iovlen = 1};
@@ -280,7 +282,7 @@ int session_serve(struct session *s, void *buf)
 	int err;
 
 	if (got < 0)
-		return errno == EAGAIN || errno == EINTR ? 0 : -ENOTCONN;
+		return errno == EAGAIN || errno == EINTR ? -EAGAIN : -ENOTCONN;
 	if (!got)
 		return -ENOTCONN;
 	if (hdr.msg_flags & MSG_TRUNC)
@@ -291,4 +293,19 @@ int session_serve(struct session *s, void *buf)
 		log_warn("session of process %d (uid %u) ended: it broke the protocol",
 			 (int)s->pid, s->cred.uid);
 	return err;
+}
+
+int session_serve(struct session *s, void *buf, u64 linger_ns)
+{
+	u64 now = clock_mono_ns(), until = now;
+	unsigned int nr = 0;
+	int err;
+
+	do {
+		err = serve_one(s, buf);
+		now = clock_mono_ns();
+		if (!err && ++nr < SERVE_MAX)
+			until = now + linger_ns;
+	} while ((!err || err == -EAGAIN) && now < until);
+	return err == -EAGAIN ? 0 : err;
 }
