@@ -161,10 +161,11 @@ t_pins_have_a_budget() {
 	expect_eq 0 "$(sessions)" "sessions"
 }
 
-on_a_store() {
+on_a_store() { # DRAM NVME
 	need_store
 	kvc_umount
-	kvc_mount -o dram=256M,nvme=1G store || { bad "no mount on a store"; kvc_end; }
+	rm -rf store # another case's
+	kvc_mount -o "dram=$1,nvme=$2" store || { bad "no mount on a store"; kvc_end; }
 	kvc_ns m/a
 }
 
@@ -172,7 +173,7 @@ demote() { "$KVC_BIN_DIR/kvctl" demote "m/$1" --to nvme --wait >/dev/null || bad
 
 t_a_prefetch_tells_its_end() {
 	local before
-	on_a_store
+	on_a_store 256M 1G
 	scheck fill a/s 1 4096 >/dev/null
 	demote a/s
 	expect_eq 0 "$(status a/s tier.dram)" "blocks in memory"
@@ -184,7 +185,7 @@ t_a_prefetch_tells_its_end() {
 
 t_an_earlier_deadline_overtakes() {
 	local i before
-	on_a_store
+	on_a_store 256M 1G
 	for i in 0 1 2 3 4 5 6 7; do
 		scheck fill "a/s$i" $((i + 1)) 8192 >/dev/null
 		demote "a/s$i"
@@ -207,10 +208,7 @@ t_the_daemon_dies() {
 }
 
 t_a_daemon_that_comes_back() {
-	need_store
-	kvc_umount
-	kvc_mount -o dram=128M,nvme=512M store || { bad "no mount on a store"; kvc_end; }
-	kvc_ns m/a
+	on_a_store 128M 512M
 	scheck fill a/s 1 1000 1000 1 >/dev/null
 	run stale stale a/s 1 again
 	kvc_kill9
