@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvcachefs: the daemon's life. Without -f the work is done by a child; the parent waits until the
- * mount answers, or until the child has said on stderr why it can not.
+ * mount (or the device) answers, or until the child has said on stderr why it can not.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include "allocator/base/log.h"
 #include "allocator/base/textbuf.h"
+#include "fs/cuse/cuse.h"
 #include "fs/ops.h"
 #include "fs/rpc/server.h"
 #include "fs/session.h"
@@ -60,7 +61,7 @@ static int wait_ready(int fd, pid_t child)
 		return 0;
 	if (waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status))
 		return WEXITSTATUS(status);
-	return fail("the daemon ended before it had mounted");
+	return fail("the daemon ended before it was ready");
 }
 
 /* Return: -1 to go on (child, or in the foreground), else the parent's exit status. */
@@ -240,6 +241,26 @@ static int run(struct daemon *d)
 	return err || end ? 1 : 0;
 }
 
+/* The device's process, which outlives daemons of the mount. */
+static int run_device(struct daemon *d)
+{
+	const struct cuse_args args = {
+		.mountpoint = d->opts.mountpoint,
+		.debug = d->opts.debug,
+		.ready = on_ready,
+		.ctx = d,
+	};
+	struct textbuf why = TEXTBUF_INIT;
+	int err;
+
+	block_signals();
+	err = cuse_serve(&args, &why);
+	if (err)
+		log_error("%s", why.text ? why.text : strerror(-err));
+	textbuf_free(&why);
+	return err ? 1 : 0;
+}
+
 static int show_text(void (*to_text)(struct textbuf *tb))
 {
 	struct textbuf tb = TEXTBUF_INIT;
@@ -336,7 +357,7 @@ int main(int argc, char **argv)
 	if (!d.opts.foreground)
 		status = go_background(&d);
 	if (status < 0)
-		status = run(&d);
+		status = d.opts.cuse ? run_device(&d) : run(&d);
 	opts_free(&d.opts);
 	return status;
 }

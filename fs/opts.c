@@ -345,7 +345,7 @@ static int parse_switch(struct fs_opts *o, const char *arg, struct textbuf *why)
 	else if (!strcmp(arg, "-V") || !strcmp(arg, "--version"))
 		o->version = true;
 	else if (!strcmp(arg, "--cuse"))
-		return not_yet(why, arg);
+		o->cuse = true;
 	else if (strcmp(arg, "-s") && strcmp(arg, "-n") && strcmp(arg, "-v")) {
 		textbuf_printf(why, "unknown option %s (see kvcachefs --help)", arg);
 		return -EINVAL;
@@ -382,9 +382,10 @@ static int check_all(struct fs_opts *o, char *const words[], unsigned int nr, st
 {
 	int err;
 
-	if (nr == 0 || nr > 2) {
-		textbuf_printf(why, "usage: kvcachefs [-f] [-d] [-o OPTION,...] [SOURCE] "
-				    "MOUNTPOINT");
+	if (nr == 0 || nr > (o->cuse ? 1 : 2)) {
+		textbuf_printf(why, "usage: kvcachefs %s MOUNTPOINT",
+			       o->cuse ? "--cuse [-f] [-d]"
+				       : "[-f] [-d] [-o OPTION,...] [SOURCE]");
 		return -EINVAL;
 	}
 	if (o->low_pct >= o->high_pct) {
@@ -407,6 +408,7 @@ static int check_all(struct fs_opts *o, char *const words[], unsigned int nr, st
 int opts_parse(struct fs_opts *opts, int argc, char **argv, struct textbuf *why)
 {
 	unsigned int nr = 0;
+	bool listed = false;
 	char *words[3];
 	int err = 0;
 
@@ -418,6 +420,7 @@ int opts_parse(struct fs_opts *opts, int argc, char **argv, struct textbuf *why)
 		.numa_node = -1,
 	};
 	for (int i = 1; i < argc && !err; i++) {
+		listed |= !strncmp(argv[i], "-o", 2);
 		if (!strcmp(argv[i], "-o") && i + 1 < argc)
 			err = parse_list(opts, argv[++i], why);
 		else if (!strcmp(argv[i], "-o"))
@@ -433,6 +436,10 @@ int opts_parse(struct fs_opts *opts, int argc, char **argv, struct textbuf *why)
 	}
 	if (err || opts->help || opts->version)
 		return err;
+	if (opts->cuse && listed) {
+		textbuf_printf(why, "option --cuse: takes no -o, options belong to the mount");
+		return -EINVAL;
+	}
 	return check_all(opts, words, nr, why);
 }
 
@@ -451,10 +458,12 @@ void opts_usage(struct textbuf *tb)
 		tb,
 		"usage: kvcachefs [-f] [-d] [-o OPTION,...] [SOURCE] MOUNTPOINT\n"
 		"       mount -t fuse.kvcachefs SOURCE MOUNTPOINT -o OPTION,...\n"
+		"       kvcachefs --cuse [-f] [-d] MOUNTPOINT\n"
 		"\n"
 		"Mounts the KV cache filesystem. SOURCE is the store directory (created when\n"
 		"missing), or none: everything in DRAM and gone at the end (the default).\n"
-		"Returns when the mount answers.\n"
+		"Returns when the mount answers. With --cuse it serves the character device\n"
+		"/dev/kvcache for a mount that is there already, until SIGTERM (root only).\n"
 		"\n"
 		"  -f                   stay in the foreground\n"
 		"  -d                   foreground, with every FUSE request on stderr\n"
@@ -473,5 +482,5 @@ void opts_usage(struct textbuf *tb)
 		"  -o allow_other, ro, noatime, ...   as for any FUSE mount\n"
 		"\n"
 		"Sizes take K M G T. Not in this version: hbm, remote, codecs, pinned,\n"
-		"several SOURCEs, block devices, --cuse.\n");
+		"several SOURCEs, block devices.\n");
 }

@@ -21,6 +21,7 @@ struct fs_opts {
 	int numa_node;	    /* -1: none */
 	bool write_through; /* write.nvme=through */
 	bool foreground, debug, read_only, noatime, help, version;
+	bool cuse; /* serve the character device of the mount at @mountpoint instead */
 };
 
 /**

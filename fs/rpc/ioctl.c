@@ -167,7 +167,8 @@ void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg,
 		fuse_reply_err(req, ENOMEM);
 		return;
 	}
-	memcpy(buf, in, in_bytes);
+	if (in_bytes)
+		memcpy(buf, in, in_bytes);
 	err = execute(req, file_of(fi), buf, in_bytes);
 	if (err)
 		fuse_reply_err(req, -err);

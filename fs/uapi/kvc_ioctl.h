@@ -13,6 +13,10 @@
  *
  *   socket   SOCK_SEQPACKET at `socket=` of .kvc/config; one message a batch, at most KVC_MSG_MAX bytes
  *   ioctl    ioctl(fd, KVC_IOC_BATCH(bytes), buf), at most KVC_IOCTL_MAX bytes (-E2BIG from the library)
+ *   device   the same ioctl on /dev/kvcache, as on the mount's root; what it opens goes with the descriptor
+ *
+ * By ioctl and device no memory can be mapped (KVC_OP_HELLO: -EINVAL, KVC_OP_POOL: -EOPNOTSUPP): bytes
+ * are written to `kv` on the mount.
  *
  * Little-endian, naturally aligned, no padding that is not named. Unknown op: -EOPNOTSUPP; nonzero
  * reserved fields or unknown flags: -EINVAL. A message with a wrong length, magic or version ends the

@@ -85,6 +85,22 @@ static void test_mount_helper(void **state)
 	assert_true(o.version);
 }
 
+static void test_device(void **state)
+{
+	assert_int_equal(parse("none /mnt"), 0);
+	assert_false(o.cuse);
+	assert_int_equal(parse("--cuse /mnt"), 0);
+	assert_true(o.cuse);
+	assert_false(o.foreground);
+	assert_string_equal(o.mountpoint, "/mnt");
+	assert_int_equal(parse("/mnt -f --cuse"), 0);
+	assert_true(o.cuse && o.foreground);
+	refused("--cuse", -EINVAL, "--cuse");
+	refused("--cuse none /mnt", -EINVAL, "--cuse");
+	refused("--cuse -o ro /mnt", -EINVAL, "--cuse");
+	refused("--cuse -oro /mnt", -EINVAL, "--cuse");
+}
+
 static void test_not_in_this_version(void **state)
 {
 	static const char *const later[] = {
@@ -98,7 +114,6 @@ static void test_not_in_this_version(void **state)
 		refused(line, -EOPNOTSUPP, later[i]);
 		assert_non_null(strstr(why.text, "does not have"));
 	}
-	refused("--cuse /mnt", -EOPNOTSUPP, "--cuse");
 	refused("/a:/b /mnt", -EOPNOTSUPP, "/a:/b");
 }
 
@@ -166,7 +181,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_defaults),     cmocka_unit_test(test_all_options),
-		cmocka_unit_test(test_mount_helper), cmocka_unit_test(test_not_in_this_version),
+		cmocka_unit_test(test_mount_helper), cmocka_unit_test(test_device),
+		cmocka_unit_test(test_not_in_this_version),
 		cmocka_unit_test(test_bad_values),   cmocka_unit_test(test_sizes),
 	};
 
