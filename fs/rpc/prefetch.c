@@ -101,7 +101,7 @@ int op_rpc_prefetch(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 
 	if (op->flags & ~(u32)KVC_PREFETCH_EVENT)
 		return -EINVAL;
-	if (op->flags & KVC_PREFETCH_EVENT && (!ep->words || !h->nr))
+	if (op->flags & KVC_PREFETCH_EVENT && (!ep->words || !h->nr || h->nr > ep->nr_slots))
 		return -EOPNOTSUPP;
 	nr = name_range(tab, op, &ids);
 	if (nr < 0)

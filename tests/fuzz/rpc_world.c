@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 #include "allocator/base/bug.h"
@@ -110,7 +111,7 @@ struct endpoint *rpc_world_endpoint(struct rpc_world *w, uid_t uid, void *arena)
 
 	KVC_BUG_ON(!ep);
 	endpoint_set_arena(ep, arena, WORLD_ARENA);
-	endpoint_set_slots(ep, arena, 64);
+	endpoint_set_slots(ep, arena, WORLD_SLOTS);
 	return ep;
 }
 
@@ -153,12 +154,14 @@ void rpc_world_fuzz(struct rpc_world *w, const u8 *data, size_t bytes)
 	static const char paths[] = "ns/a\0ns/b\0ns/c/d\0.kvc/x\0\xff";
 	u8 *arenas = calloc(2, WORLD_ARENA);
 	struct endpoint *eps[2];
+	int event[2];
 
-	KVC_BUG_ON(!arenas);
+	KVC_BUG_ON(!arenas || pipe2(event, O_NONBLOCK | O_CLOEXEC));
 	for (unsigned int i = 0; i < 2; i++) {
 		memcpy(arenas + i * WORLD_ARENA + 1024, paths, sizeof(paths));
 		eps[i] = rpc_world_endpoint(w, WORLD_UID + i, arenas + i * WORLD_ARENA);
 	}
+	endpoint_set_events(eps[0], (u64 *)(void *)arenas + WORLD_SLOTS, event[1]);
 	while (bytes >= 2) {
 		size_t len = min((size_t)(data[0] | (data[1] & 15) << 8), bytes - 2);
 
@@ -168,5 +171,7 @@ void rpc_world_fuzz(struct rpc_world *w, const u8 *data, size_t bytes)
 	}
 	endpoint_free(eps[0]);
 	endpoint_free(eps[1]);
+	close(event[0]);
+	close(event[1]);
 	free(arenas);
 }

@@ -13,6 +13,7 @@
 #include "fs/rpc/rpc.h"
 
 #define WORLD_ARENA 65536u
+#define WORLD_SLOTS 64
 #define WORLD_UID   1000u
 #define WORLD_BT    16u
 

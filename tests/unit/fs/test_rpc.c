@@ -355,7 +355,7 @@ static int prefetch(u32 h, u64 first, u32 flags, u32 *ticket)
 /* Where nothing ever leaves memory, prefetches end at once. */
 static void prefetches(void **state)
 {
-	u64 *words = (u64 *)(void *)arena + 64, wanted = 0;
+	u64 *words = (u64 *)(void *)arena + WORLD_SLOTS, wanted = 0;
 	u32 h = must_open("ns/a", 0), ticket;
 	char bytes[8];
 	int fds[2];
