@@ -441,7 +441,7 @@ u32 domain_reclaim_bytes(const struct pool *pool, u16 domain, u32 bytes)
 
 /* ---- domains ---- */
 
-static bool has_spaces(const struct pool *pool, u16 domain)
+bool domain_has_spaces(const struct pool *pool, u16 domain)
 {
 	for (u32 i = 0; i < pool->nr_spaces; i++)
 		if (pool->spaces[i].domain == domain)
@@ -455,7 +455,7 @@ static void retire_unused(struct pool *pool)
 	for (u32 i = 1; i < pool->nr_domains; i++) {
 		struct domain *d = &pool->domains[i];
 
-		if (!d->room || d->nr_slabs || d->users || has_spaces(pool, (u16)i))
+		if (!d->room || d->nr_slabs || d->users || domain_has_spaces(pool, (u16)i))
 			continue;
 		extents_destroy(d->room);
 		*d = (struct domain){.room = NULL};
@@ -566,7 +566,7 @@ static void domain_left(struct pool *pool, u16 domain)
 {
 	struct domain *d = &pool->domains[domain];
 
-	if (has_spaces(pool, domain))
+	if (domain_has_spaces(pool, domain))
 		return;
 	pool->nr_active -= d->active;
 	d->active = false;

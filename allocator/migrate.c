@@ -20,8 +20,6 @@
 #include "allocator/base/log.h"
 #include "allocator/pool_types.h"
 
-#define MOVE_BATCH_BYTES MIB(32)
-#define MOVE_BATCH	 512	/* blocks */
 #define MOVE_STEP_BYTES	 MIB(4) /* submitted at once: the next step's checksums overlap with it */
 
 struct move_batch {
@@ -293,9 +291,12 @@ void migrate_shift(struct pool *pool, u32 id, u64 to)
 	struct block *b = pool_block(pool, id);
 	u8 *from = block_addr(pool, b);
 	u64 old = b->ext[IN_DRAM];
+	bool leaves = domain_at(pool, old) != domain_at(pool, to);
 
 	lock_release(&pool->lock);
 	memcpy(pool->dram_base + to, from, block_stride(b));
+	if (leaves) /* who may look there now may not see it */
+		memset(from, 0, block_stride(b));
 	lock_acquire(&pool->lock);
 	warm_forget(pool, id);
 	b->ext[IN_DRAM] = to;
@@ -457,116 +458,4 @@ int pool_flush(struct pool *pool)
 	err = pool->flush_err ? kvc_err(pool->flush_err, flush_failed) : 0;
 	lock_release(&pool->lock);
 	return err;
-}
-
-/* ---- fetch and prefetch ---- */
-
-/* Has its bytes in NVMe alone, and nobody is at it. */
-static bool loadable(const struct block *b)
-{
-	return b->flags & BLOCK_NVME_VALID &&
-	       !(b->flags & (BLOCK_IO | BLOCK_DRAM_VALID | BLOCK_BAD));
-}
-
-void pool_fetch(struct pool *pool, const struct block_id *ids, unsigned int nr)
-{
-	u64 start = clock_mono_ns();
-	u32 batch[MOVE_BATCH];
-	unsigned int n = 0;
-
-	if (pool_volatile(pool))
-		return;
-	lock_assert_none();
-	lock_acquire(&pool->lock);
-	for (unsigned int i = 0; i < nr && n < MOVE_BATCH; i++) {
-		if (BLOCK_IS_NONE(ids[i]) || !loadable(pool_block(pool, ids[i].v)))
-			continue;
-		block_io_begin(pool, ids[i].v);
-		if (dram_room_easy(pool, ids[i].v)) {
-			block_io_end(pool, ids[i].v);
-			break;
-		}
-		batch[n++] = ids[i].v;
-	}
-	if (n)
-		migrate_in(pool, batch, n);
-	for (unsigned int i = 0; i < nr; i++)
-		if (!BLOCK_IS_NONE(ids[i]))
-			block_wait_io(pool, ids[i].v);
-	pool->stall_ns += clock_mono_ns() - start;
-	pool->reads_cold += n;
-	lock_release(&pool->lock);
-}
-
-void pool_prefetch(struct pool *pool, const struct block_id *ids, unsigned int nr)
-{
-	if (pool_volatile(pool))
-		return;
-	lock_acquire(&pool->lock);
-	for (unsigned int i = 0; i < nr; i++) {
-		struct block *b;
-
-		if (BLOCK_IS_NONE(ids[i]))
-			continue;
-		if (pool->hint_head - pool->hint_tail == PREFETCH_QUEUE)
-			break;
-		b = pool_block(pool, ids[i].v);
-		if (b->flags & (BLOCK_IO | BLOCK_EMPTY | BLOCK_DRAM_VALID | BLOCK_BAD))
-			continue;
-		pool->hints[pool->hint_head++ % PREFETCH_QUEUE] =
-			(struct idgen){ids[i].v, b->gen};
-	}
-	if (pool->hint_head != pool->hint_tail)
-		waitq_wake_all(&pool->load_wait);
-	lock_release(&pool->lock);
-}
-
-/*
- * Take hints that are still worth loading. Room for the first one may have to be made; the batch ends
- * where more would have to be: who wants to read the blocks in it must not wait for that. Lock held,
- * dropped meanwhile.
- */
-static unsigned int collect_in(struct pool *pool, u32 *batch)
-{
-	unsigned int n = 0;
-	u64 bytes = 0;
-
-	while (pool->hint_tail != pool->hint_head && n < MOVE_BATCH && bytes < MOVE_BATCH_BYTES / 2) {
-		struct idgen hint = pool->hints[pool->hint_tail++ % PREFETCH_QUEUE];
-		struct block *b = pool_block(pool, hint.id);
-
-		if (b->gen != hint.gen || !loadable(b))
-			continue;
-		block_io_begin(pool, hint.id);
-		if (n && dram_room_easy(pool, hint.id)) {
-			block_io_end(pool, hint.id);
-			pool->hint_tail--;
-			break;
-		}
-		if (!n && dram_room(pool, hint.id, EXTENT_NONE)) {
-			block_io_end(pool, hint.id);
-			continue;
-		}
-		batch[n++] = hint.id;
-		bytes += block_stride(b);
-	}
-	return n;
-}
-
-void *loader_thread(void *arg)
-{
-	struct pool *pool = arg;
-	u32 batch[MOVE_BATCH];
-	unsigned int n;
-
-	lock_acquire(&pool->lock);
-	while (!pool->stop) {
-		n = collect_in(pool, batch);
-		if (n)
-			migrate_in(pool, batch, n);
-		else
-			waitq_wait(&pool->load_wait, &pool->lock);
-	}
-	lock_release(&pool->lock);
-	return NULL;
 }

@@ -388,7 +388,9 @@ static int load_pinned(struct pool *pool, u32 id)
 	if (err) {
 		block_io_end(pool, id);
 	} else {
+		demand_begin(pool);
 		migrate_in(pool, &id, 1);
+		demand_end(pool);
 		err = b->flags & BLOCK_DRAM_VALID ? 0 : -EIO;
 	}
 	pool->stall_ns += clock_mono_ns() - start;

@@ -21,8 +21,10 @@
 #define KVC_POOL_H
 
 #include "allocator/base/compiler.h"
+#include "allocator/base/list.h"
 #include "allocator/block.h"
 
+struct idgen;
 struct pool;
 struct tier;
 struct meta;
@@ -165,6 +167,37 @@ int __must_check pool_same_bytes(struct pool *pool, struct block_id a, struct bl
 /** pool_prefetch() - start bringing @ids to DRAM in this order as far as room allows; no wait. */
 void pool_prefetch(struct pool *pool, const struct block_id *ids, unsigned int nr);
 /**
+ * struct pool_load - a prefetch whose end somebody wants to hear of. Its memory is the caller's, who
+ * keeps it until @done has been called.
+ */
+struct pool_load {
+	u64 deadline_ns; /* CLOCK_MONOTONIC; 0: none. Earlier ones go first */
+	/*
+	 * Called once, with no lock held, by any thread. @err: 0 (each block was seen in DRAM, or is gone),
+	 * -EIO (one could not be read), -ENOMEM (no room for one), -ECANCELED.
+	 */
+	void (*done)(struct pool_load *load, int err);
+
+	/* the pool's own; protected by its lock */
+	struct list_head link;
+	struct idgen *blocks;	/* owned */
+	u64 order_ns;
+	u64 late_ns;		/* from then on it is as urgent as what readers wait for */
+	u32 nr, next;		/* blocks[next] is looked at next */
+	u32 again;		/* the first that somebody else was moving; nr: none */
+	u32 threads;		/* at it */
+	bool ended;
+	int err;
+};
+/**
+ * pool_load_begin() - bring @ids to DRAM, in this order. The caller names them until this returns.
+ * Return: 0 (@done was called, or will be), -ENOMEM, -EAGAIN (too much is under way). May block.
+ */
+int __must_check pool_load_begin(struct pool *pool, struct pool_load *load,
+				 const struct block_id *ids, unsigned int nr);
+/** pool_load_cancel() - end it. When this returns, so has @done. May block. */
+void pool_load_cancel(struct pool *pool, struct pool_load *load);
+/**
  * pool_fetch() - bring @ids to DRAM in one transfer and wait, for those under way already too, as far
  * as there is room without reclaim. The caller names them.
  * Best effort: whoever needs a block pins it then, and is told there what went wrong. May block.
@@ -245,6 +278,11 @@ struct pool_owner {
  * Return: 0, -ENOMEM, -ENOSPC (too many owners): then it has none.
  */
 int __must_check pool_set_space_owner(struct pool *pool, u32 space, const struct pool_owner *owner);
+/**
+ * pool_bring_home() - after a namespace changed its owner: move its blocks out of the memory that others
+ * may see. What is pinned stays where it is, until it is held again or leaves DRAM. May block.
+ */
+void pool_bring_home(struct pool *pool, u32 space);
 /**
  * pool_file_fd() - a new descriptor of @file, the caller's to close; a read-only one cannot be
  * mapped for writing, nor be opened for it by another uid.

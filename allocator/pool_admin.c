@@ -17,6 +17,8 @@ static void pool_init_waits(struct pool *pool)
 	waitq_init(&pool->room_freed);
 	waitq_init(&pool->reclaim_wait);
 	waitq_init(&pool->load_wait);
+	waitq_init(&pool->load_ended);
+	list_init(&pool->loads);
 	waitq_init(&pool->flush_wait);
 }
 
@@ -109,6 +111,7 @@ void pool_end(struct pool *pool)
 void pool_destroy(struct pool *pool)
 {
 	pool_stop(pool);
+	KVC_BUG_ON(!list_empty(&pool->loads));
 	for (u32 id = 0; id < pool->nr_ids; id++)
 		free(pool_block(pool, id)->ids);
 	for (u32 c = 0; c < pool->nr_chunks; c++)
@@ -129,6 +132,7 @@ void pool_destroy(struct pool *pool)
 	waitq_destroy(&pool->room_freed);
 	waitq_destroy(&pool->reclaim_wait);
 	waitq_destroy(&pool->load_wait);
+	waitq_destroy(&pool->load_ended);
 	waitq_destroy(&pool->flush_wait);
 	lock_destroy(&pool->lock);
 	free(pool);

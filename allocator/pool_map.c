@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include "allocator/base/bug.h"
 #include "allocator/base/err.h"
 #include "allocator/pool_types.h"
@@ -134,30 +135,61 @@ static int move_home(struct pool *pool, u32 id)
 	return 0;
 }
 
-/* Bring a block into its domain's slabs that is in another's. */
-static int bring_home(struct pool *pool, struct block_id id)
+/* There is no room to move it to: give up its copy, and leave no bytes behind. Lock held, dropped meanwhile. */
+static void leave_dram(struct pool *pool, u32 id)
 {
-	int err = 0;
+	struct block *b = pool_block(pool, id);
 
-	if (!pool_volatile(pool))
-		err = pool_demote(pool, &id, 1);
-	lock_acquire(&pool->lock);
-	if (!err && pool_block(pool, id.v)->ext[IN_DRAM] != EXTENT_NONE)
-		err = move_home(pool, id.v);
+	if (b->pin || !(b->flags & BLOCK_NVME_VALID) || at_home(pool, b))
+		return;
+	block_io_begin(pool, id);
 	lock_release(&pool->lock);
+	memset(block_addr(pool, b), 0, block_stride(b));
+	lock_acquire(&pool->lock);
+	block_release_ext(pool, id, IN_DRAM);
+	block_io_end(pool, id);
+}
+
+/* Bring a block into its domain's slabs that is in another's. Lock held, dropped meanwhile. */
+static int bring_home(struct pool *pool, u32 id)
+{
+	struct block_id one = {id};
+	int err = move_home(pool, id);
+
+	if (err != -ENOMEM || pool_volatile(pool))
+		return err;
+	lock_release(&pool->lock);
+	err = pool_writeback(pool, &one, 1);
+	lock_acquire(&pool->lock);
+	block_wait_io(pool, id);
+	if (!err && pool_block(pool, id)->ext[IN_DRAM] != EXTENT_NONE)
+		leave_dram(pool, id);
 	return err;
 }
 
-static bool is_elsewhere(struct pool *pool, struct block_id id)
+/* Has it bytes in DRAM where its namespace's clients would not find them, that can be moved? Lock held. */
+static bool is_lost(struct pool *pool, u32 id, u32 space)
 {
-	const struct block *b;
-	bool elsewhere;
+	const struct block *b = pool_block(pool, id);
 
+	return b->flags & BLOCK_LIVE && b->space == space && b->ext[IN_DRAM] != EXTENT_NONE &&
+	       !b->pin && !at_home(pool, b);
+}
+
+void pool_bring_home(struct pool *pool, u32 space)
+{
+	lock_assert_none();
 	lock_acquire(&pool->lock);
-	b = pool_block(pool, id.v);
-	elsewhere = b->ext[IN_DRAM] != EXTENT_NONE && !at_home(pool, b);
+	for (u32 id = 0; id < pool->nr_ids; id++) {
+		if (id % BREATHE == BREATHE - 1)
+			pool_breathe(pool);
+		if (is_lost(pool, id, space) && pool_block(pool, id)->flags & BLOCK_IO)
+			block_wait_io(pool, id);
+		/* It may be another block by now, or none. */
+		if (is_lost(pool, id, space))
+			(void)!bring_home(pool, id);
+	}
 	lock_release(&pool->lock);
-	return elsewhere;
 }
 
 /* One block that is not resident, EMPTY, or not where it should be. */
@@ -165,11 +197,13 @@ static int hold_one(struct pool *pool, struct block_id id, struct pool_place *pl
 {
 	const struct block *b;
 	const void *addr;
-	int err = is_elsewhere(pool, id) ? bring_home(pool, id) : 0;
+	int err = 0;
 
 	/* Zeros come before the pin: a writer has BLOCK_IO and waits for pins. */
 	lock_acquire(&pool->lock);
 	b = pool_block(pool, id.v);
+	if (b->ext[IN_DRAM] != EXTENT_NONE && !at_home(pool, b))
+		err = bring_home(pool, id.v);
 	if (!err && b->flags & BLOCK_EMPTY)
 		err = block_materialise(pool, id.v);
 	lock_release(&pool->lock);
@@ -283,14 +317,18 @@ u64 pool_file_bytes(struct pool *pool)
 	return pool->slab_bytes;
 }
 
-/* The slab whose file it is, which a namespace's domain has; NULL: none. Lock held. */
+/*
+ * The slab whose file it is, which a namespace's domain has; NULL: none. A domain that all its namespaces
+ * left has only what nobody is to see any more. Lock held.
+ */
 static struct dram_slab *slab_of_file(struct pool *pool, unsigned int file)
 {
 	for (u32 i = 0; i < pool->nr_slabs; i++) {
 		struct dram_slab *s = &pool->slabs[i];
 
 		if (s->file == file)
-			return s->domain && s->domain < pool->nr_domains ? s : NULL;
+			return s->domain && s->domain < pool->nr_domains &&
+				domain_has_spaces(pool, s->domain) ? s : NULL;
 	}
 	return NULL;
 }

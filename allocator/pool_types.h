@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include "allocator/base/list.h"
 #include "allocator/base/lock.h"
 #include "allocator/block.h"
 #include "allocator/extent.h"
@@ -23,7 +24,11 @@
 #define KEPT_MAX_PCT	80	/* of DRAM may be pinned by name */
 #define LOADERS		2
 #define PREFETCH_QUEUE	65536	/* blocks waiting to be prefetched; beyond, hints are dropped */
+#define LOADS_MAX	8192	/* loads under way */
+#define LOAD_BLOCKS_MAX (1u << 20) /* blocks of all of them */
 #define ROOM_WAIT_MS	10000	/* how long DRAM may stay full of pinned blocks: then -ENOMEM */
+#define MOVE_BATCH	512	/* blocks moved together */
+#define MOVE_BATCH_BYTES MIB(32)
 #define BREATHE		4096	/* blocks that a loop looks at with the lock held */
 
 /** struct heap - binary heap of candidate blocks, coldest first (heap_key()). */
@@ -49,11 +54,14 @@ struct limbo {
 	u64 seq;	/* of the removal; unset before limbo_open */
 };
 
-/** struct idvec - growing array of block ids with generations. */
+/** struct idgen - a block that may be gone by now. */
+struct idgen {
+	u32 id, gen;
+};
+
+/** struct idvec - growing array of them. */
 struct idvec {
-	struct idgen {
-		u32 id, gen;
-	} *v;
+	struct idgen *v;
 	u32 nr, max;
 };
 
@@ -143,11 +151,14 @@ struct pool {
 	struct waitq reclaim_wait;
 	bool started, stop;
 
-	/* prefetch: ring of hints, served by the loader threads */
+	/* prefetch.c: hints and loads, served by the loader threads */
 	pthread_t loaders[LOADERS];
-	struct waitq load_wait;
-	struct idgen *hints;
+	struct waitq load_wait, load_ended;
+	struct idgen *hints;	/* ring */
 	u32 hint_head, hint_tail;
+	struct list_head loads;	/* by deadline */
+	u32 nr_loads, load_blocks;
+	u32 nr_demand;		/* readers for whom the disk is busy */
 
 	/* flush sharing */
 	struct waitq flush_wait;
@@ -238,6 +249,8 @@ u16 domain_of_space(const struct pool *pool, u32 space);
 /** domain_use() - the same, and it stays that domain's number until domain_unuse(). */
 u16 domain_use(struct pool *pool, u32 space);
 void domain_unuse(struct pool *pool, u16 domain);
+/** domain_has_spaces() - is there a namespace whose domain it is? */
+bool domain_has_spaces(const struct pool *pool, u16 domain);
 /** domain_at() - the domain that has the slab at @off. */
 u16 domain_at(const struct pool *pool, u64 off);
 void domain_forget_space(struct pool *pool, u32 space);
@@ -305,7 +318,12 @@ int __must_check migrate_out(struct pool *pool, const u32 *ids, unsigned int nr)
 void migrate_in(struct pool *pool, const u32 *ids, unsigned int nr);
 /** migrate_shift() - move a block's DRAM copy to @to. Lock held, dropped meanwhile. */
 void migrate_shift(struct pool *pool, u32 id, u64 to);
+
+/* ---- prefetch.c ---- */
 void *loader_thread(void *pool);
+/** demand_begin(), demand_end() - a reader waits for the disk in between: prefetches that can wait do. Lock held. */
+void demand_begin(struct pool *pool);
+void demand_end(struct pool *pool);
 
 /* ---- prefix.c ---- */
 void prefix_remove(struct pool *pool, u32 id);

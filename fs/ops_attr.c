@@ -111,11 +111,12 @@ static int set_size(fuse_req_t req, struct fs *fs, u64 ino, u64 size)
 void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
 		struct fuse_file_info *fi)
 {
-	const int others = FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID |
-			   FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME;
+	const int rights = FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID;
+	const int others = rights | FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME;
 	struct fs *fs = fs_of(req);
 	struct inode *inode;
 	double timeout = 0;
+	u32 space = 0;
 	struct stat st;
 	int err = 0;
 
@@ -136,11 +137,15 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
 		err = -ESTALE;
 	if (!err && (to_set & others || !(to_set & FUSE_SET_ATTR_SIZE)))
 		err = set_attributes(fs, inode, attr, to_set);
+	if (!err && to_set & rights && inode_is_dir(inode) && inode->dir->ns_root)
+		space = inode->dir->ns->space;
 	if (!err) {
 		attr_fill(fs, inode, &st);
 		timeout = attr_timeout(inode);
 	}
 	fs_unlock(fs);
+	if (space)
+		pool_bring_home(fs->pool, space);
 	if (err)
 		fuse_reply_err(req, -err);
 	else

@@ -47,8 +47,8 @@ struct span {
 struct arena {
 	u8 *base;	    /* mapping, set once */
 	u64 bytes;	    /* of the mapping */
-	u32 first;	    /* behind the generation words */
-	u32 nr_slots;	    /* generation words */
+	u32 first;	    /* behind the words */
+	u32 nr_slots;	    /* generation words, and as many completion words behind them */
 	struct span *spans; /* in use; protected by conn->lock, as all below */
 	pthread_cond_t freed;
 };
@@ -82,6 +82,7 @@ struct conn {
 	int fd;
 	int lease;	     /* keeps our memory after the daemon's death; -1: none. Protected by lock */
 	u32 nr_users;	     /* views and rooms that need it; protected by lock */
+	int event_fd;	     /* readable when a prefetch has ended; set once */
 	u64 timeout_ns;
 	u64 generation;	     /* the daemon's */
 	struct arena arena;
@@ -210,6 +211,7 @@ struct kvc_seq {
 	u32 handle, slot;
 	u64 generation;		     /* value of the slot's word */
 	u32 tokens;		     /* committed, as last heard */
+	u32 ticket;		     /* of the last prefetch; 0: none */
 	struct kvc_layout layout;
 	struct mapping room;	     /* of the last append */
 	struct runs room_runs;	     /* what it shows; nr 0: no room */
@@ -249,10 +251,15 @@ struct view {
 	struct pin *pins;
 	u32 nr_pins;
 	u64 first, nr;
+	u32 flags; /* of its MAPs */
 };
 
-/** view_pin() - pin blocks (KVC_ALL: to the end) and learn where they lie; maps nothing yet. */
-int __must_check view_pin(struct kvc_seq *seq, u64 first, u64 nr, struct view **out);
+/**
+ * view_pin() - pin blocks (KVC_ALL: to the end) and learn where they lie; maps nothing yet.
+ * @flags: KVC_MAP_NOWAIT or 0
+ */
+int __must_check view_pin(struct kvc_seq *seq, const struct pin *range, u32 flags,
+			  struct view **out);
 /** view_room() - bytes of extents that a map of @nr blocks (KVC_ALL: to the end) should have room for. */
 u64 view_room(const struct kvc_seq *seq, u64 nr);
 /** view_of_map() - what reply @cmd to a KVC_OP_MAP from block @first on pinned. Caller made @seq busy. */

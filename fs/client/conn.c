@@ -344,6 +344,8 @@ void conn_put(struct conn *conn)
 	close(conn->fd);
 	if (conn->lease >= 0)
 		close(conn->lease);
+	if (conn->event_fd >= 0)
+		close(conn->event_fd);
 	pools_free(conn);
 	if (conn->arena.base)
 		munmap(conn->arena.base, conn->arena.bytes);
@@ -358,7 +360,7 @@ void conn_put(struct conn *conn)
 
 static int map_arena(struct conn *conn, int fd, const struct kvc_op_hello *hello)
 {
-	u64 words = round_up_pow2((u64)hello->view_slots * sizeof(u64), 64);
+	u64 words = round_up_pow2(2ull * hello->view_slots * sizeof(u64), 64);
 	struct stat st;
 	void *base;
 
@@ -381,12 +383,16 @@ static int map_arena(struct conn *conn, int fd, const struct kvc_op_hello *hello
 static int say_hello(struct conn *conn, u64 arena_bytes)
 {
 	struct kvc_cmd cmd = {.op = KVC_OP_HELLO,
-			      .hello = {.abi = KVC_ABI_VERSION, .arena_bytes = arena_bytes}};
-	int fds[2] = {-1, -1}, nr = conn_call(conn, &cmd, 1, fds, ARRAY_SIZE(fds));
+			      .hello = {.abi = KVC_ABI_VERSION,
+					.flags = KVC_HELLO_EVENTS | KVC_HELLO_LEASE,
+					.arena_bytes = arena_bytes}};
+	int fds[3] = {-1, -1, -1}, nr = conn_call(conn, &cmd, 1, fds, ARRAY_SIZE(fds));
 	int err = nr < 0 ? nr : cmd.result;
 
-	conn->lease = fds[1];
-	if (!err && (nr < 1 || cmd.hello.abi != KVC_ABI_VERSION))
+	conn->event_fd = fds[1];
+	conn->lease = fds[2];
+	if (!err && (nr != 2 + !!(cmd.hello.flags & KVC_HELLO_LEASE) ||
+		     cmd.hello.abi != KVC_ABI_VERSION))
 		err = -EPROTO;
 	if (!err)
 		err = map_arena(conn, fds[0], &cmd.hello);
@@ -414,6 +420,7 @@ static struct conn *conn_new(int fd, u64 timeout_ms)
 	atomic_init(&conn->ref, 1);
 	conn->fd = fd;
 	conn->lease = -1;
+	conn->event_fd = -1;
 	conn->timeout_ns = timeout_ms * 1000000;
 	pthread_mutex_init(&conn->send_lock, NULL);
 	pthread_mutex_init(&conn->lock, NULL);

@@ -212,7 +212,7 @@ static int pin(struct shown *shown, const struct want *want, u64 *skip)
 	if (fd < 0 || tokens < 0 || block != seq->layout.block_stride || first >= last)
 		err = -ENOENT;
 	else
-		err = view_pin(seq, first, last - first, &shown->view);
+		err = view_pin(seq, &(struct pin){first, last - first}, 0, &shown->view);
 	kvc_seq_close(seq);
 	return err;
 }

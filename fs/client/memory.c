@@ -20,7 +20,7 @@
 #include <unistd.h>
 #include "fs/client/client.h"
 
-#define POOL_BATCH 32 /* descriptors of one reply: as many as kvc_op_pool.writable has bits */
+#define POOL_BATCH 32 /* files of one reply: as many as kvc_op_pool.present has bits */
 #define POOLS_MAX  (1u << 24)
 
 /* ---- runs ---- */
@@ -146,28 +146,47 @@ static int pool_keep(struct conn *conn, u32 nr, int fd, u64 bytes, bool writable
 	return 0;
 }
 
-/* Ask for descriptors from pool file @first on. */
-static int pools_ask(struct conn *conn, u32 first)
+/* Take over the descriptors that came: one for each bit of @present, in order. */
+static int pools_keep(struct conn *conn, const struct kvc_op_pool *p, const int *fds, int err)
 {
-	struct kvc_cmd cmd = {.op = KVC_OP_POOL, .pool = {.first = first}};
-	int fds[POOL_BATCH];
-	int nr = conn_call(conn, &cmd, 1, fds, POOL_BATCH);
-	int err = nr < 0 ? nr : cmd.result;
+	u32 left = p->present;
 
-	if (!err && cmd.pool.nr != (u32)nr)
-		err = -EPROTO;
-	pthread_mutex_lock(&conn->lock);
-	for (int i = 0; i < nr; i++) {
-		int kept = err ? err : pool_keep(conn, first + (u32)i, fds[i], cmd.pool.bytes,
-						 cmd.pool.writable >> i & 1);
+	for (int i = 0; left; left &= left - 1, i++) {
+		u32 nr = (u32)__builtin_ctz(left);
+		int kept = err ? err : pool_keep(conn, p->first + nr, fds[i], p->bytes,
+						 p->writable >> nr & 1);
 
 		if (kept)
 			close(fds[i]);
 		if (kept && kept != -EALREADY && !err)
 			err = kept;
 	}
-	pthread_mutex_unlock(&conn->lock);
 	return err;
+}
+
+/*
+ * Ask for descriptors from pool file @first on. Return: 0, -EACCES (@first is none that the client may
+ * have any more), -EPROTO, errors of conn_call().
+ */
+static int pools_ask(struct conn *conn, u32 first)
+{
+	struct kvc_cmd cmd = {.op = KVC_OP_POOL, .pool = {.first = first}};
+	struct kvc_op_pool *p = &cmd.pool;
+	int fds[POOL_BATCH];
+	int nr = conn_call(conn, &cmd, 1, fds, POOL_BATCH);
+	int err = nr < 0 ? nr : cmd.result;
+
+	if (nr < 0)
+		return err;
+	if (!err && (p->first != first || p->nr > POOL_BATCH || (u64)p->present >> p->nr ||
+		     __builtin_popcount(p->present) != nr))
+		err = -EPROTO;
+	if (err) /* whatever it says came: what did */
+		*p = (struct kvc_op_pool){.present = (u32)((1ull << nr) - 1)};
+	pthread_mutex_lock(&conn->lock);
+	err = pools_keep(conn, p, fds, err);
+	pthread_mutex_unlock(&conn->lock);
+	return !err && p->nr && !(p->present & 1) ? -EACCES : err;
 }
 
 /* Whether @run can be mapped now: 0, -ENOENT (pool file not known), -EACCES, -EPROTO. */

@@ -122,6 +122,7 @@ static int open_on(struct kvc_seq *seq, struct conn *conn, u32 flags)
 	seq->slot = o->slot;
 	seq->generation = o->generation;
 	seq->tokens = o->tokens;
+	seq->ticket = 0;
 	seq->layout = (struct kvc_layout){sizeof(seq->layout), o->layers, o->block_tokens, o->layout,
 					  o->token_bytes, o->block_bytes, o->block_stride};
 	seq->conn = conn_get(conn);
@@ -323,14 +324,6 @@ int kvc_seq_truncate(struct kvc_seq *seq, uint32_t tokens)
 		seq->tokens = min(seq->tokens, tokens);
 	seq_give(seq);
 	return err;
-}
-
-int kvc_seq_prefetch(struct kvc_seq *seq, uint64_t deadline_us)
-{
-	struct kvc_cmd cmd = {.op = KVC_OP_PREFETCH,
-			      .prefetch = {.nr_blocks = KVC_ALL, .deadline_us = deadline_us}};
-
-	return seq_call(seq, &cmd);
 }
 
 int kvc_seq_set_state(struct kvc_seq *seq, enum kvc_state state, uint32_t paused_seconds)

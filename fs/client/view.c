@@ -94,6 +94,7 @@ static int pin_once(struct view *view, u64 nr, u64 room, u64 *got)
 		return err;
 	cmd.map.first_block = view->first + view->nr;
 	cmd.map.nr_blocks = nr;
+	cmd.map.flags = view->flags;
 	cmd.map.extents = (struct kvc_ref){span.off, bytes};
 	err = conn_call(view->conn, &cmd, 1, NULL, 0);
 	if (err >= 0)
@@ -280,16 +281,19 @@ void views_attach(struct kvc_seq *seq)
 
 /* ---- mapping ---- */
 
-int view_pin(struct kvc_seq *seq, u64 first, u64 nr, struct view **out)
+int view_pin(struct kvc_seq *seq, const struct pin *range, u32 flags, struct view **out)
 {
 	struct view *view = NULL;
+	u64 nr = range->nr;
 	int more = -ESTALE;
 
 	seqs_take(seq->kvc, &seq, 1);
 	if (seq->conn) {
-		view = view_new(seq, first);
+		view = view_new(seq, range->first);
 		more = view ? 1 : -ENOMEM;
 	}
+	if (view)
+		view->flags = flags;
 	while (more > 0)
 		more = pin_some(view, nr == KVC_ALL ? nr : nr - view->nr);
 	seqs_give(seq->kvc, &seq, 1);
@@ -344,16 +348,27 @@ int view_show(struct view *view, struct kvc_view *out)
 	return 0;
 }
 
-int kvc_seq_map_range(struct kvc_seq *seq, uint64_t first_block, uint64_t nr_blocks,
-		      struct kvc_view *out)
+static int map_range(struct kvc_seq *seq, struct pin range, u32 flags, struct kvc_view *out)
 {
 	struct view *view;
 	int err;
 
-	if (out->size < sizeof(*out) || !nr_blocks)
+	if (out->size < sizeof(*out) || !range.nr)
 		return -EINVAL;
-	err = view_pin(seq, first_block, nr_blocks, &view);
+	err = view_pin(seq, &range, flags, &view);
 	return err ? err : view_show(view, out);
+}
+
+int kvc_seq_map_range(struct kvc_seq *seq, uint64_t first_block, uint64_t nr_blocks,
+		      struct kvc_view *view)
+{
+	return map_range(seq, (struct pin){first_block, nr_blocks}, 0, view);
+}
+
+int kvc_seq_map_resident(struct kvc_seq *seq, uint64_t first_block, uint64_t nr_blocks,
+			 struct kvc_view *view)
+{
+	return map_range(seq, (struct pin){first_block, nr_blocks}, KVC_MAP_NOWAIT, view);
 }
 
 int kvc_seq_map(struct kvc_seq *seq, struct kvc_view *view)

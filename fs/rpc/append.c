@@ -56,9 +56,9 @@ int op_rpc_append(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 
 	if (op->flags)
 		return -EINVAL;
-	if (!ep_may_fill(ep, h->fseq))
-		return kvc_err(-EACCES, rpc_not_to_fill);
-	err = reserve(h, op->tokens);
+	err = ep_may_see(ep, h->fseq, true);
+	if (!err)
+		err = reserve(h, op->tokens);
 	if (err)
 		return err;
 	placed = (struct placed){.places = h->room->places,

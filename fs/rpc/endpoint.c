@@ -19,6 +19,7 @@ struct endpoint *endpoint_new(struct fs *fs, const struct cred *cred, pid_t pid)
 	ep->fs = fs;
 	ep->cred = *cred;
 	ep->pid = pid;
+	ep->event_fd = -1;
 	ep->since_ns = clock_real_ns();
 	fs_lock(fs);
 	list_add_tail(&ep->link, &fs->endpoints);
@@ -60,6 +61,12 @@ void endpoint_set_slots(struct endpoint *ep, u64 *slots, u32 nr)
 {
 	ep->slots = slots;
 	ep->nr_slots = nr;
+}
+
+void endpoint_set_events(struct endpoint *ep, u64 *words, int fd)
+{
+	ep->words = words;
+	ep->event_fd = fd;
 }
 
 int endpoint_set_own(struct endpoint *ep, struct fseq *fseq, bool writable)

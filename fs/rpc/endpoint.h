@@ -36,6 +36,7 @@ struct handle {
 	u32 nr;		      /* its number */
 	u64 generation;	      /* value of its slot while it is good */
 	struct mapping *maps; /* owned */
+	struct prefetch *prefetch; /* the last one; owned, or NULL */
 	struct seq_room *room; /* owned, or NULL */
 	u64 room_bytes;
 	/* changed in this batch: told once, at its end */
@@ -66,6 +67,9 @@ struct endpoint {
 	u64 arena_bytes;
 	u64 *slots;
 	u32 nr_slots;
+	u64 *words; /* completion words, nr_slots; NULL: no events */
+	int event_fd;
+	u32 ticket; /* of the last prefetch that asked for an event */
 	struct handle **handles; /* by number - 1 */
 	u32 nr_handles;
 	struct handle *own; /* commands without a handle; owned */
@@ -105,8 +109,15 @@ void handle_free(struct handle *h);
 void handle_end_room(struct handle *h);
 /** ep_grant() - memory of @fseq's namespace, as far as the client may read and write that. Lock. */
 int __must_check ep_grant(struct endpoint *ep, struct fseq *fseq);
-/** ep_may_fill() - may the client write to memory of @fseq's namespace? */
-bool ep_may_fill(const struct endpoint *ep, const struct fseq *fseq);
+/**
+ * ep_may_see() - may the client see (@write: and write to) memory of @fseq's namespace, as its owner and
+ * permissions are now? Lock not held. Return: 0, -EACCES, -ENOMEM.
+ */
+int __must_check ep_may_see(struct endpoint *ep, struct fseq *fseq, bool write);
+
+/* ---- prefetch.c ---- */
+/** handle_end_prefetch() - cancel it where it is under way; afterwards nobody hears of it. May block. */
+void handle_end_prefetch(struct handle *h);
 
 /* ---- pins.c ---- */
 /** pins_reserve() - room for @nr more entries. */

@@ -2,7 +2,9 @@
 /*
  * Handles: sequences that a client has open. A handle's number is its place plus one; its generation
  * word lies in the slot of the same place. Rights to pool memory follow from handles: who may open a
- * sequence may see the memory of its namespace's trust domain, who may write one may write it.
+ * sequence may see the memory of its namespace's trust domain, who may write one may write it. When a
+ * namespace gets another owner or other permissions it is another domain's: handles stay, as open files
+ * do, but give no memory any more to whom the new ones do not let in.
  */
 #include <errno.h>
 #include <string.h>
@@ -84,6 +86,7 @@ void handle_free(struct handle *h)
 	if (!h)
 		return;
 	fs = h->ep->fs;
+	handle_end_prefetch(h);
 	handle_end_room(h);
 	handle_unmap_all(h);
 	if (h->state_set && !atomic_load(&h->stale))
@@ -136,12 +139,26 @@ int ep_grant(struct endpoint *ep, struct fseq *fseq)
 	return 0;
 }
 
-bool ep_may_fill(const struct endpoint *ep, const struct fseq *fseq)
+/* A right is to a domain, and follows from who the client is and whose the domain is: neither changes. */
+static const struct right *right_to(const struct endpoint *ep, const struct fseq *fseq)
 {
-	const struct right *right =
-		right_of(ep, pool_space_domain(ep->fs->pool, fseq->ns->space));
+	return right_of(ep, pool_space_domain(ep->fs->pool, fseq->ns->space));
+}
 
-	return right && right->write;
+int ep_may_see(struct endpoint *ep, struct fseq *fseq, bool write)
+{
+	const struct right *right = right_to(ep, fseq);
+	int err = 0;
+
+	if (!right) { /* the namespace has come to be another domain's */
+		fs_lock(ep->fs);
+		err = ep_grant(ep, fseq);
+		fs_unlock(ep->fs);
+		right = right_to(ep, fseq);
+	}
+	if (err)
+		return err;
+	return right && (right->write || !write) ? 0 : kvc_err(-EACCES, rpc_no_right);
 }
 
 /* ---- open ---- */

@@ -125,44 +125,42 @@ int put_extents(struct endpoint *ep, const struct placed *p, struct kvc_ref *ref
 	return 0;
 }
 
-/* Descriptor of the client's file @i, writable where it may write. */
-static int add_fd(struct endpoint *ep, u32 i, u32 *writable, u32 nr)
+/* Add what there is of the client's file @first + @nr to the reply. One that is gone hides no other. */
+static int add_file(struct endpoint *ep, struct kvc_op_pool *p)
 {
+	const struct seen_file *file = &ep->files[p->first + p->nr];
 	struct rpc_msg *msg = ep->msg;
 	bool write = false;
-	int fd;
+	int fd = -ENOENT;
 
-	if (!may_see(ep, ep->files[i].domain, &write))
-		return -EACCES;
-	fd = pool_file_fd(ep->fs->pool, ep->files[i].file, write);
-	if (fd < 0)
+	if (may_see(ep, file->domain, &write))
+		fd = pool_file_fd(ep->fs->pool, file->file, write);
+	if (fd < 0 && fd != -ENOENT)
 		return fd;
-	msg->fds[msg->nr_fds++] = fd;
-	*writable |= (u32)write << nr;
+	if (fd >= 0) {
+		msg->fds[msg->nr_fds++] = fd;
+		p->present |= 1u << p->nr;
+		p->writable |= (u32)write << p->nr;
+	}
+	p->nr++;
 	return 0;
 }
 
 int op_rpc_pool(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 {
-	struct kvc_op_pool *p = &cmd->pool;
-	u32 first = p->first, nr = 0, writable = 0;
+	struct kvc_op_pool p = {.first = cmd->pool.first, .total = ep->nr_files};
 	int err = 0;
 
 	if (!ep->nr_slots) /* only a session can be sent descriptors */
 		return -EOPNOTSUPP;
-	if (first > ep->nr_files)
+	if (p.first > ep->nr_files || cmd->pool.reserved)
 		return -EINVAL;
-	while (first + nr < ep->nr_files && nr < 32 && ep->msg->nr_fds < RPC_MAX_FDS && !err) {
-		err = add_fd(ep, first + nr, &writable, nr);
-		nr += !err;
-	}
-	if (err && !nr)
+	while (p.first + p.nr < ep->nr_files && p.nr < 32 && ep->msg->nr_fds < RPC_MAX_FDS && !err)
+		err = add_file(ep, &p);
+	if (err && !p.nr)
 		return err;
-	*p = (struct kvc_op_pool){.first = first,
-				  .nr = nr,
-				  .total = ep->nr_files,
-				  .writable = writable,
-				  .bytes = pool_file_bytes(ep->fs->pool)};
+	p.bytes = pool_file_bytes(ep->fs->pool);
+	cmd->pool = p;
 	return 0;
 }
 
@@ -298,6 +296,9 @@ int op_rpc_map(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 
 	if (op->flags & ~(u32)(KVC_MAP_NOWAIT | KVC_MAP_WRITE) || op->reserved)
 		return -EINVAL;
+	err = ep_may_see(ep, h->fseq, false);
+	if (err)
+		return err;
 	if (op->flags & KVC_MAP_WRITE)
 		return map_room(h, op);
 	end = div_round_up(fseq_T(h->fseq), h->fseq->ns->geo.block_tokens);

@@ -50,6 +50,8 @@ void endpoint_set_cred(struct endpoint *ep, const struct cred *cred);
 void endpoint_set_arena(struct endpoint *ep, void *arena, u64 bytes);
 /** endpoint_set_slots() - generation words of handles, in the arena; not owned. */
 void endpoint_set_slots(struct endpoint *ep, u64 *slots, u32 nr);
+/** endpoint_set_events() - completion words of as many handles, and where to write a byte; not owned. */
+void endpoint_set_events(struct endpoint *ep, u64 *words, int fd);
 /**
  * endpoint_set_own() - sequence that commands without a handle are about; NULL: none.
  * @writable: may it be changed that way

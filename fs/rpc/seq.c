@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commands about a sequence that map nothing: match, fork, prefetch, state, query, admit. */
+/* Commands about a sequence that map nothing: match, fork, state, query, admit. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +23,11 @@ static u32 root_of(struct sequence *seq)
 	return root;
 }
 
-/* How much of @ids is cached, pinning and renewing nothing. */
+/*
+ * How much of @ids is cached, pinning and renewing nothing. They lie in the arena: a client that changes
+ * them meanwhile gets a count that it can make nothing of. They are compared with what is indexed and
+ * decide over nothing else.
+ */
 static int count(struct handle *h, const u32 *ids, u32 nr_ids, struct kvc_op_match *op)
 {
 	struct pool *pool = h->ep->fs->pool;
@@ -84,16 +88,16 @@ int op_rpc_match(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 	const void *ids;
 	int err;
 
-	if (op->flags & ~(u32)KVC_MATCH_ATTACH || op->ids.bytes % 4)
+	if (op->flags & ~(u32)KVC_MATCH_ATTACH || op->ids.bytes % 4 || op->ids.off % 4)
 		return -EINVAL;
 	if (op->ids.bytes / 4 > SEQ_MAX_IDS)
 		return -EFBIG;
+	if (!(op->flags & KVC_MATCH_ATTACH)) {
+		ids = ep_ref(ep, &op->ids);
+		return ids ? count(h, ids, op->ids.bytes / 4, op) : kvc_err(-EFAULT, rpc_ids_outside);
+	}
 	err = ep_copy_in(ep, &op->ids, &ids);
-	if (err)
-		return err;
-	if (op->flags & KVC_MATCH_ATTACH)
-		return attach(h, ids, op->ids.bytes / 4, op);
-	return count(h, ids, op->ids.bytes / 4, op);
+	return err ? err : attach(h, ids, op->ids.bytes / 4, op);
 }
 
 int op_rpc_fork(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
@@ -129,29 +133,6 @@ int op_rpc_fork(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 	err = request_run(&r);
 	textbuf_free(&reply);
 	return err;
-}
-
-int op_rpc_prefetch(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
-{
-	const struct kvc_op_prefetch *op = &cmd->prefetch;
-	struct blktab *tab = &h->fseq->seq->tab;
-	struct block_id *ids;
-	u32 nr;
-
-	lock_acquire(&tab->lock);
-	nr = tab->nr_blocks;
-	lock_release(&tab->lock);
-	if (op->first_block > nr)
-		return -EINVAL;
-	nr = (u32)min(op->nr_blocks, nr - op->first_block);
-	ids = kvc_alloc_array(nr, sizeof(*ids));
-	if (!ids)
-		return -ENOMEM;
-	blktab_snapshot(tab, (u32)op->first_block, nr, ids);
-	pool_prefetch(tab->pool, ids, nr);
-	pool_put(tab->pool, ids, nr);
-	free(ids);
-	return 0;
 }
 
 int op_rpc_state(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)

@@ -5,7 +5,8 @@
  * Workers wait on one epoll instance. Every descriptor in it is one-shot: whoever gets an event has
  * the session to itself until it arms it again, so the messages of one session are served in order
  * and those of different sessions beside each other. A worker serves a message wholly, waiting for
- * tiers where it must; when the last idle one begins to work, another is started, so that a client
+ * tiers where it must, and stays awake for the next one for a moment, since to be woken costs as much
+ * as a small message; when the last idle one begins to work, another is started, so that a client
  * that waits keeps nobody else waiting.
  */
 #include <errno.h>
@@ -14,11 +15,13 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include "allocator/base/bug.h"
+#include "allocator/base/err.h"
 #include "allocator/base/list.h"
 #include "allocator/base/log.h"
 #include "allocator/base/textbuf.h"
@@ -30,6 +33,8 @@
 #define MIN_WORKERS  2
 #define MAX_WORKERS  64
 #define MAX_SESSIONS 4096
+#define USER_SESSIONS 256 /* of one user, so that nobody has all descriptors */
+#define LINGER_NS    25000u /* an engine's messages come in bursts: the next one is waited for so long */
 #define SEND_BUFFER  (8 * KVC_MSG_MAX)
 
 struct rpc_server {
@@ -40,6 +45,7 @@ struct rpc_server {
 	struct lock lock; /* LOCK_LEAF: all that follows */
 	pthread_t workers[MAX_WORKERS];
 	unsigned int nr_workers, nr_busy;
+	unsigned int nr_cpus; /* set once */
 	struct client {
 		struct list_head link;
 		struct session *session;
@@ -179,11 +185,41 @@ static bool welcome(struct rpc_server *srv, const struct session *s)
 	return for_others(srv->fs->opts) || uid == geteuid() || uid == 0;
 }
 
+/* Sessions of @s's user. Root and the daemon's own have as many as they like: 0. Lock held. */
+static unsigned int of_user(struct rpc_server *srv, const struct session *s)
+{
+	uid_t uid = session_uid(s);
+	unsigned int nr = 0;
+	struct client *c;
+
+	if (uid == 0 || uid == geteuid())
+		return 0;
+	list_for_each_entry (c, &srv->clients.link, link)
+		nr += session_uid(c->session) == uid;
+	return nr;
+}
+
+/*
+ * Who has too many sessions is told so at its HELLO; who goes on nevertheless without listening is
+ * hung up on. Return: whether to have it at all.
+ */
+static bool user_may(struct rpc_server *srv, struct session *s, unsigned int nr)
+{
+	if (nr < USER_SESSIONS)
+		return true;
+	session_refuse(s, kvc_err(-EUSERS, rpc_user_sessions));
+	if (nr == USER_SESSIONS)
+		log_warn("session socket: user %u has %u sessions and gets no more",
+			 session_uid(s), nr);
+	return nr < 2 * USER_SESSIONS;
+}
+
 static void client_begin(struct rpc_server *srv, int fd)
 {
 	struct client *client = calloc(1, sizeof(*client));
 	struct session *s = client ? session_new(srv->fs, fd) : NULL;
 	int size = SEND_BUFFER;
+	unsigned int nr;
 	bool full;
 
 	if (!s) {
@@ -195,10 +231,11 @@ static void client_begin(struct rpc_server *srv, int fd)
 	client->session = s;
 	lock_acquire(&srv->lock);
 	full = srv->nr_clients >= MAX_SESSIONS;
+	nr = of_user(srv, s);
 	list_add_tail(&client->link, &srv->clients.link);
 	srv->nr_clients++;
 	lock_release(&srv->lock);
-	if (full || !welcome(srv, s) || arm(srv, fd, client))
+	if (full || !welcome(srv, s) || !user_may(srv, s, nr) || arm(srv, fd, client))
 		client_end(srv, client);
 }
 
@@ -236,9 +273,20 @@ static void work_end(struct rpc_server *srv)
 	lock_release(&srv->lock);
 }
 
+/* To wait awake is for when there are processors to spare. */
+static u64 linger_ns(struct rpc_server *srv)
+{
+	bool spare;
+
+	lock_acquire(&srv->lock);
+	spare = srv->nr_busy <= srv->nr_cpus / 2;
+	lock_release(&srv->lock);
+	return spare ? LINGER_NS : 0;
+}
+
 static void serve(struct rpc_server *srv, struct client *client, void *buf)
 {
-	if (session_serve(client->session, buf) ||
+	if (session_serve(client->session, buf, linger_ns(srv)) ||
 	    arm_again(srv, session_fd(client->session), client))
 		client_end(srv, client);
 }
@@ -280,6 +328,18 @@ static int open_epoll(struct rpc_server *srv)
 	if (epoll_ctl(srv->epoll, EPOLL_CTL_ADD, srv->stop, &ev))
 		return -errno;
 	return arm(srv, srv->listener, srv);
+}
+
+/* A session takes a socket and the end of a pipe: as many as one may have. */
+static void raise_descriptors(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit))
+		log_debug("the limit of descriptors stays what it is");
 }
 
 static int start_workers(struct rpc_server *srv)
@@ -344,8 +404,10 @@ int rpc_server_start(struct rpc_server **server, struct fs *fs, struct textbuf *
 		return -ENOMEM;
 	srv->fs = fs;
 	srv->listener = srv->epoll = srv->stop = -1;
+	srv->nr_cpus = (unsigned int)max(sysconf(_SC_NPROCESSORS_ONLN), 1L);
 	list_init(&srv->clients.link);
 	lock_init(&srv->lock, LOCK_LEAF);
+	raise_descriptors();
 	err = find_path(srv);
 	if (!err)
 		err = open_listener(srv);

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <fcntl.h>
 #include <unistd.h>
+#include "allocator/base/clock.h"
 #include "allocator/base/err.h"
 #include "allocator/base/log.h"
 #include "fs/control.h"
@@ -20,6 +21,7 @@
 #include "fs/rpc/session.h"
 #include "fs/store.h"
 
+#define SERVE_MAX	  64 /* messages, before others have a turn */
 #define ARENA_SLOTS_BYTES (RPC_SLOTS * sizeof(u64))
 
 struct session {
@@ -29,7 +31,11 @@ struct session {
 	void *arena; /* NULL before HELLO */
 	u64 arena_bytes;
 	int arena_fd; /* until it was sent; -1 */
+	int event_fd; /* write end; -1 */
+	int event_read_fd; /* until it was sent; -1 */
+	int lease_fd;	   /* the same */
 	u64 sequence; /* of the last message */
+	int refused; /* -errno, 0: welcome */
 	struct cred cred;
 	pid_t pid;
 };
@@ -66,7 +72,7 @@ struct session *session_new(struct fs *fs, int fd)
 		return NULL;
 	}
 	s->fs = fs;
-	s->arena_fd = -1;
+	s->arena_fd = s->event_fd = s->event_read_fd = s->lease_fd = -1;
 	s->pid = peer.pid;
 	s->cred.uid = peer.uid;
 	s->cred.gid = peer.gid;
@@ -90,13 +96,26 @@ int session_fd(const struct session *s)
 	return s->fd;
 }
 
+void session_refuse(struct session *s, int err)
+{
+	s->refused = err;
+}
+
+static void close_fd(int fd)
+{
+	if (fd >= 0)
+		close(fd);
+}
+
 void session_free(struct session *s)
 {
 	endpoint_free(s->ep);
 	if (s->arena)
 		munmap(s->arena, s->arena_bytes);
-	if (s->arena_fd >= 0)
-		close(s->arena_fd);
+	close_fd(s->arena_fd);
+	close_fd(s->event_fd);
+	close_fd(s->event_read_fd);
+	close_fd(s->lease_fd);
 	close(s->fd);
 	free(s);
 }
@@ -132,7 +151,7 @@ static int make_arena(struct session *s, u64 bytes)
 
 /*
  * The reading end of a pipe whose writing end the keeper has: while the client, or whoever inherited its
- * memory, keeps it, what this session maps is its own over a death of ours. -1: nothing outlives us.
+ * memory, keeps it, what this session maps is its own over a death of ours. Return: 0, or there is none.
  */
 static int make_lease(struct session *s)
 {
@@ -140,14 +159,29 @@ static int make_lease(struct session *s)
 	int ends[2];
 
 	if (!keeper)
-		return -1;
+		return -ENOENT;
 	if (pipe2(ends, O_CLOEXEC)) {
 		log_warn("session of process %d: no lease: %s", (int)s->pid, strerror(errno));
-		return -1;
+		return -EMFILE;
 	}
 	keeper_lease(keeper, ends[1]);
 	close(ends[1]);
-	return ends[0];
+	s->lease_fd = ends[0];
+	return 0;
+}
+
+/* Behind the generation words; and a pipe, of as few bytes as there can be. */
+static int make_events(struct session *s)
+{
+	int fds[2];
+
+	if (pipe2(fds, O_CLOEXEC | O_NONBLOCK))
+		return -errno;
+	(void)fcntl(fds[1], F_SETPIPE_SZ, KVC_PAGE_SIZE);
+	s->event_read_fd = fds[0];
+	s->event_fd = fds[1];
+	endpoint_set_events(s->ep, (u64 *)s->arena + RPC_SLOTS, s->event_fd);
+	return 0;
 }
 
 static int hello(struct session *s, struct kvc_op_hello *op, u64 generation)
@@ -156,20 +190,34 @@ static int hello(struct session *s, struct kvc_op_hello *op, u64 generation)
 	u64 bytes = max(min(op->arena_bytes, (u64)KVC_ARENA_MAX), (u64)KVC_ARENA_MIN);
 	int err;
 
-	_Static_assert(ARENA_SLOTS_BYTES * 2 <= KVC_ARENA_MIN, "words leave room for data");
-	if (op->flags || op->reserved)
+	_Static_assert(ARENA_SLOTS_BYTES * 4 <= KVC_ARENA_MIN, "words leave room for data");
+	if (op->flags & ~(u32)(KVC_HELLO_EVENTS | KVC_HELLO_LEASE) || op->reserved)
 		return -EINVAL;
 	op->abi = KVC_ABI_VERSION;
 	if (abi != KVC_ABI_VERSION)
 		return -EPROTO;
+	if (s->refused)
+		return s->refused;
 	bytes = round_up_pow2(bytes, KVC_PAGE_SIZE);
 	err = make_arena(s, bytes);
+	if (!err && op->flags & KVC_HELLO_EVENTS)
+		err = make_events(s);
 	if (err)
 		return err;
+	if (op->flags & KVC_HELLO_LEASE && make_lease(s))
+		op->flags &= ~(u32)KVC_HELLO_LEASE;
 	op->arena_bytes = bytes;
 	op->generation = generation;
 	op->view_slots = RPC_SLOTS;
 	return 0;
+}
+
+/* From here on the reply's. */
+static void send_fd(struct rpc_msg *msg, int *fd)
+{
+	if (*fd >= 0)
+		msg->fds[msg->nr_fds++] = *fd;
+	*fd = -1;
 }
 
 static int run_hello(struct session *s, struct rpc_msg *msg)
@@ -182,14 +230,11 @@ static int run_hello(struct session *s, struct rpc_msg *msg)
 		cmd->result = -EINVAL;
 	else
 		cmd->result = hello(s, &cmd->hello, s->fs->start_ns);
-	if (s->arena_fd >= 0) {
-		int lease = make_lease(s);
-
-		msg->fds[msg->nr_fds++] = s->arena_fd;
-		s->arena_fd = -1;
-		if (lease >= 0)
-			msg->fds[msg->nr_fds++] = lease;
-	}
+	if (cmd->result)
+		return 0;
+	send_fd(msg, &s->arena_fd);
+	send_fd(msg, &s->event_read_fd);
+	send_fd(msg, &s->lease_fd);
 	return 0;
 }
 
@@ -257,7 +302,7 @@ static int handle_message(struct session *s, void *buf, size_t bytes)
 	return err;
 }
 
-int session_serve(struct session *s, void *buf)
+static int serve_one(struct session *s, void *buf)
 {
 	struct iovec iov = {.iov_base = buf, .iov_len = KVC_MSG_MAX};
 	struct msghdr hdr = {.msg_iov = &iov, .msg_iovlen = 1};
@@ -265,7 +310,7 @@ int session_serve(struct session *s, void *buf)
 	int err;
 
 	if (got < 0)
-		return errno == EAGAIN || errno == EINTR ? 0 : -ENOTCONN;
+		return errno == EAGAIN || errno == EINTR ? -EAGAIN : -ENOTCONN;
 	if (!got)
 		return -ENOTCONN;
 	if (hdr.msg_flags & MSG_TRUNC)
@@ -276,4 +321,19 @@ int session_serve(struct session *s, void *buf)
 		log_warn("session of process %d (uid %u) ended: it broke the protocol",
 			 (int)s->pid, s->cred.uid);
 	return err;
+}
+
+int session_serve(struct session *s, void *buf, u64 linger_ns)
+{
+	u64 now = clock_mono_ns(), until = now;
+	unsigned int nr = 0;
+	int err;
+
+	do {
+		err = serve_one(s, buf);
+		now = clock_mono_ns();
+		if (!err && ++nr < SERVE_MAX)
+			until = now + linger_ns;
+	} while ((!err || err == -EAGAIN) && now < until);
+	return err == -EAGAIN ? 0 : err;
 }

@@ -15,10 +15,13 @@ struct session *session_new(struct fs *fs, int fd);
 void session_free(struct session *s);
 uid_t session_uid(const struct session *s);
 int session_fd(const struct session *s);
+/** session_refuse() - its HELLO will be answered with @err. */
+void session_refuse(struct session *s, int err);
 /**
- * session_serve() - take one message, execute, reply. @buf: KVC_MSG_MAX bytes, aligned as malloc()'s.
+ * session_serve() - take messages, execute, reply: those that are there, and come within @linger_ns of
+ * each other, up to a limit. @buf: KVC_MSG_MAX bytes, aligned as malloc()'s.
  * Return: 0, or the session is over: -ENOTCONN (closed), -EPROTO. May block.
  */
-int __must_check session_serve(struct session *s, void *buf);
+int __must_check session_serve(struct session *s, void *buf, u64 linger_ns);
 
 #endif

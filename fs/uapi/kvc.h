@@ -49,7 +49,8 @@ struct kvc_options {
 
 /**
  * kvc_open() - a session with the daemon that serves @mount (any path on the mount).
- * Return: 0, -ENOENT (not a kvcachefs mount), -EACCES, -EPROTO (other version), -ENOMEM.
+ * Return: 0, -ENOENT (not a kvcachefs mount), -EACCES, -EUSERS (one user has 256 at most, but for
+ * root and who runs the daemon), -EPROTO (other version), -ENOMEM.
  */
 int kvc_open(struct kvc **kvc, const char *mount, const struct kvc_options *options);
 /** kvc_close() - end the session; its pins and reservations go. Views and sequences first. */
@@ -107,6 +108,9 @@ struct kvc_view {
 int kvc_seq_map(struct kvc_seq *seq, struct kvc_view *view);
 int kvc_seq_map_range(struct kvc_seq *seq, uint64_t first_block, uint64_t nr_blocks,
 		      struct kvc_view *view);
+/** kvc_seq_map_resident() - kvc_seq_map_range() that does not wait: -EAGAIN when a block is not in memory. */
+int kvc_seq_map_resident(struct kvc_seq *seq, uint64_t first_block, uint64_t nr_blocks,
+			 struct kvc_view *view);
 /** kvc_view_check() - 0 while the view is the sequence's, -ESTALE when daemon or sequence went. */
 int kvc_view_check(const struct kvc_view *view);
 void kvc_view_unmap(struct kvc_view *view);
@@ -135,7 +139,29 @@ int kvc_seq_sync(struct kvc_seq *seq);
 
 int kvc_seq_fork(struct kvc_seq *seq, const char *path, uint32_t tokens);
 int kvc_seq_truncate(struct kvc_seq *seq, uint32_t tokens);
+
+/**
+ * kvc_seq_prefetch() - start to bring all of the sequence to memory; one at a time.
+ * @deadline_us: when it is wanted, from now; 0: no matter when. Earlier ones are read first, and one
+ *	that has time gives way to whoever waits for a read.
+ * A prefetch under way on the same handle ends, as it does with the handle. Return: 0, -EAGAIN (too
+ * many are under way).
+ */
 int kvc_seq_prefetch(struct kvc_seq *seq, uint64_t deadline_us);
+/**
+ * kvc_seq_wait() - until the sequence's last prefetch has ended. Other calls on the sequence go on.
+ * @timeout_ms: negative: no limit
+ * Return: 0 (all of it was brought to memory, or there was no prefetch), -ETIMEDOUT (it goes on),
+ * -EIO (a block could not be read), -ENOMEM (no memory for all of it), -ECANCELED (another one was
+ * started meanwhile), -ESTALE.
+ */
+int kvc_seq_wait(struct kvc_seq *seq, int timeout_ms);
+/**
+ * kvc_event_fd() - a descriptor for poll(): readable once a prefetch of this session has ended. Read it
+ * until -EAGAIN, what comes says nothing, then ask kvc_seq_wait(seq, 0). It is the session's: not to be closed, and another one
+ * after kvc_reconnect(). POLLHUP: the daemon is gone.
+ */
+int kvc_event_fd(struct kvc *kvc);
 
 enum kvc_state { KVC_IDLE, KVC_PAUSED, KVC_QUEUED, KVC_DECODING };
 int kvc_seq_set_state(struct kvc_seq *seq, enum kvc_state state, uint32_t paused_seconds);

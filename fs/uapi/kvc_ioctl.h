@@ -78,15 +78,25 @@ enum {
 	KVC_OPEN_EXCL = 4,
 };
 
+enum {
+	KVC_HELLO_EVENTS = 1,	/* completion words and an event descriptor are wanted */
+	KVC_HELLO_LEASE = 2,	/* a lease is wanted; out: there is one */
+};
+
 /*
- * Where pool memory outlives the daemon, a second descriptor comes with the reply: the lease. A client
+ * With KVC_HELLO_EVENTS there come a second descriptor, which becomes readable when a prefetch ends
+ * that asked for it (what is read says nothing; read until -EAGAIN, then look at the words), and view_slots
+ * completion words behind the generation words. A handle's is the ticket of its prefetch that ended last,
+ * and the errno (0, EIO, ENOMEM, ECANCELED) << 32. The daemon wakes who waits at its lower half by futex().
+ *
+ * With KVC_HELLO_LEASE, where pool memory outlives the daemon, one more comes, last: the lease. A client
  * keeps it open, and does nothing with it, as long as it looks at memory that this session mapped or
  * reserved. So much of it the next daemon leaves as it is, and tells the same places to who maps the same
  * blocks again: pool files that are the same have the same device and inode numbers.
  */
 struct kvc_op_hello {
 	uint32_t abi;		/* in: KVC_ABI_VERSION; out: the daemon's */
-	uint32_t flags;		/* 0 */
+	uint32_t flags;		/* in: KVC_HELLO_*; out: those that are in force */
 	uint64_t arena_bytes;	/* in: wanted; out: given. Its memfd comes with the reply, first */
 	uint64_t generation;	/* out: changes whenever the daemon restarts */
 	uint32_t view_slots;	/* out: u64 generation words at the start of the arena, one per handle */
@@ -170,9 +180,17 @@ struct kvc_op_truncate {
 	uint32_t reserved;
 };
 
+enum { KVC_PREFETCH_EVENT = 1 };	/* tell its end; needs KVC_HELLO_EVENTS, else -EOPNOTSUPP */
+
+/*
+ * One prefetch a handle: another one ends the one before with ECANCELED, as does CLOSE. Earlier deadlines
+ * go first, those without one last; all give way to readers while they have time. -EAGAIN: too many.
+ */
 struct kvc_op_prefetch {
 	uint64_t first_block, nr_blocks;
-	uint64_t deadline_us;	/* 0: none */
+	uint64_t deadline_us;	/* in: from now; 0: none */
+	uint32_t flags;		/* in: KVC_PREFETCH_* */
+	uint32_t ticket;	/* out, with KVC_PREFETCH_EVENT: counts those of the session */
 };
 
 struct kvc_op_state {
@@ -194,14 +212,16 @@ struct kvc_op_admit {
 
 /*
  * Pool files have a number of their own in each session, given when an extent first lies in one. A
- * file may go once nothing in it is mapped or reserved: -ENOENT, if @first has.
+ * file may go once nothing in it is mapped or reserved: then nothing comes for it any more.
  */
 struct kvc_op_pool {
 	uint32_t first;		/* in: first pool file wanted */
-	uint32_t nr;		/* out: descriptors that came with this reply (SCM_RIGHTS), in order */
+	uint32_t nr;		/* out: pool files that this reply is about, from @first on */
 	uint32_t total;		/* out: numbers given so far */
-	uint32_t writable;	/* out: bit i: descriptor i may be mapped for writing */
+	uint32_t writable;	/* out: bit i: file @first + i may be mapped for writing */
 	uint64_t bytes;		/* out: size of each file */
+	uint32_t present;	/* out: bit i: its descriptor came with this reply (SCM_RIGHTS), in order */
+	uint32_t reserved;
 };
 
 /** struct kvc_cmd - one command; 96 bytes. */

@@ -9,24 +9,27 @@ need_store
 KVC_FRESH=0
 KVC_MOUNT_ARGS=(-o dram=64M,nvme=1G store)
 KVDECODE=$(_bin kvdecode) || skip "kvdecode is not built"
-"$KVDECODE" --mount /nowhere --random-model 1:1,2,1,8,300 x 2>&1 | grep -q 'not in this version' &&
-	skip "kvdecode was built without libkvc"
+
+# model DIRECTORY SEED LAYERS HEADS KVHEADS DIM VOCAB: a random one
+model() { mkdir -p "$1" && "$PY" "$KVC_LIB/tiny_model.py" "$@" || bad "tiny_model.py $*"; }
 
 DATA=${KVC_TEST_DATA:-$KVC_SOURCE_DIR/../shared}
 STORY='Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day,'
 if [ -r "$DATA/models/stories260K.bin" ]; then
-	MODEL=("$DATA/models/stories260K.bin")
+	MODEL=$DATA/models/stories260K.bin
 else
 	echo "$KVC_SCRIPT: no $DATA/models/stories260K.bin: a random model instead"
-	MODEL=(--random-model 7:5,8,4,64,512)
+	MODEL=out/random/model.bin
 fi
+need_model() { [ -r "$MODEL" ] || model out/random 7 5 8 4 64 512; }
 NEW=40
 
 # decode NAME [OPTIONS]: logits in out/NAME, text in out/NAME.txt, counts in out/NAME.stats
 decode() {
 	local name=$1
 	shift
-	"$KVDECODE" --stats -n $NEW --logits "out/$name" "$@" "${MODEL[@]}" "$STORY" \
+	need_model
+	"$KVDECODE" --stats -n $NEW --logits "out/$name" "$@" "$MODEL" "$STORY" \
 		>"out/$name.txt" 2>"out/$name.stats" || bad "kvdecode $name: $(cat "out/$name.stats")"
 }
 on_mount() { decode "$1" --mount m --sequence "d/$1" "${@:2}"; }
@@ -62,14 +65,14 @@ t_prefix_hit() {
 	attached hit
 	equal hit
 	# A prompt that is whole blocks is cached entirely: only its last token is computed, for the logits.
-	local model=(--random-model 7:2,4,2,32,300) text='thirty-two bytes are two blocks!'
+	local text='WITHBOSANDBLANKITISTWOBLOCKSOK' # 30 letters, none of which make a pair
+	model out/whole 7 2 4 2 32 400
 	for name in whole1 whole2; do
-		expect_ok "$KVDECODE" --mount m --logits out/$name -n 20 "${model[@]}" "$text"
+		expect_ok "$KVDECODE" --mount m --sequence w/$name --logits out/$name -n 20 out/whole/model.bin "$text"
 	done
 	expect_same out/whole1 out/whole2
-	expect_eq 'cached_tokens: 32' "$("$KVDECODE" --mount m --stats -n 1 "${model[@]}" "$text" 2>&1 |
-		grep cached)" "a prompt of whole blocks"
-	expect_eq '' "$(find m/kvdecode-* -mindepth 1 ! -name .geometry)" "what unnamed runs leave"
+	expect_eq 'cached_tokens: 32' "$("$KVDECODE" --mount m --sequence w/3 --stats -n 1 out/whole/model.bin \
+		"$text" 2>&1 | grep cached)" "a prompt of whole blocks"
 }
 
 t_demoted() {
@@ -120,9 +123,12 @@ t_restarted() {
 }
 
 t_refusals() {
-	expect_fail "$KVDECODE" --mount m --sequence d/other --random-model 1:1,2,1,8,300 x
-	expect_fail "$KVDECODE" --mount out --sequence d/x "${MODEL[@]}" x
-	"$KVDECODE" --mount m --sequence nowhere "${MODEL[@]}" x 2>/dev/null
+	need_model
+	model out/other 1 1 2 1 8 300
+	expect_fail "$KVDECODE" --mount m --sequence d/other out/other/model.bin x
+	expect_fail "$KVDECODE" --mount out --sequence d/x "$MODEL" x
+	expect_fail "$KVDECODE" "$MODEL" "$(printf '%2000s')"
+	"$KVDECODE" --mount m --sequence nowhere "$MODEL" x 2>/dev/null
 	expect_eq 2 $? "exit status for a sequence without a namespace"
 }
 

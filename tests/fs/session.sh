@@ -128,31 +128,6 @@ t_what_a_session_holds_dies_with_it() {
 	scheck check a/s 1 >/dev/null
 }
 
-t_clients_killed_anywhere() {
-	local before=$(pinned) i pids=() others n=$((25 * KVC_SCALE))
-	for i in 0 1 2 3 4 5 6 7; do scheck fill "a/s$i" $((i + 1)) $((200 + i * 50)) >/dev/null; done
-	run readers readers a 8
-	others=$CLIENT
-	for ((i = 0; i < n; i++)); do
-		bg churn a $i >"out/churn.$i" 2>&1 &
-		pids+=($!)
-		[ ${#pids[@]} -lt 4 ] && continue
-		kvc_wait_for 20 grep -qs ready "out/churn.$i"
-		read -rt "0.0$((RANDOM % 90 + 10))" -u "$KVC_PAUSE_FD"
-		kill -9 "${pids[@]}" 2>/dev/null
-		wait "${pids[@]}" 2>/dev/null
-		pids=()
-	done
-	[ ${#pids[@]} = 0 ] || kill -9 "${pids[@]}"
-	cat out/churn.* 2>/dev/null | grep -v ready | sort | uniq -c | head -3 >out/said
-	expect_eq "" "$(cat out/said)" "what clients said before they were killed"
-	kill -0 "$others" || bad "a client that nobody killed died: $(cat out/readers)"
-	told readers || bad "a reader beside killed clients: exit $?: $(cat out/readers)"
-	kvc_wait_for 10 eval '[ "$(sessions)" = 0 ]' || bad "$(sessions) sessions are left"
-	expect_eq "$before" "$(pinned)" "pinned bytes afterwards"
-	for i in 0 1 2 3 4 5 6 7; do scheck check "a/s$i" $((i + 1)) >/dev/null; done
-}
-
 as_nobody() { "$PY" -S -c 'import os, sys
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 os.execv(sys.argv[1], sys.argv[1:])' "$KVC_BIN_DIR/session_client" "$1" m "${@:2}"; }
@@ -186,6 +161,43 @@ t_pins_have_a_budget() {
 	expect_eq 0 "$(sessions)" "sessions"
 }
 
+on_a_store() { # DRAM NVME
+	need_store
+	kvc_umount
+	rm -rf store # another case's
+	kvc_mount -o "dram=$1,nvme=$2" store || { bad "no mount on a store"; kvc_end; }
+	kvc_ns m/a
+}
+
+demote() { "$KVC_BIN_DIR/kvctl" demote "m/$1" --to nvme --wait >/dev/null || bad "demote $1"; }
+
+t_a_prefetch_tells_its_end() {
+	local before
+	on_a_store 256M 1G
+	scheck fill a/s 1 4096 >/dev/null
+	demote a/s
+	expect_eq 0 "$(status a/s tier.dram)" "blocks in memory"
+	before=$(counter promoted)
+	scheck prefetch a/s 1 >out/1
+	expect_eq "before -11 wait 0 bytes right" "$(paste -sd ' ' out/1)" "what the client says"
+	expect_eq 128 $(($(counter promoted) - before)) "blocks read"
+}
+
+t_an_earlier_deadline_overtakes() {
+	local i before
+	on_a_store 256M 1G
+	for i in 0 1 2 3 4 5 6 7; do
+		scheck fill "a/s$i" $((i + 1)) 8192 >/dev/null
+		demote "a/s$i"
+	done
+	scheck fill a/urgent 9 256 >/dev/null
+	demote a/urgent
+	before=$(counter promoted)
+	scheck overtake a 8 >out/1
+	[ "$(sed 's/before //' out/1)" -lt 8 ] || bad "it waited for all that has time: $(cat out/1)"
+	expect_eq $((8 * 256 + 8)) $(($(counter promoted) - before)) "blocks read"
+}
+
 t_the_daemon_dies() {
 	scheck fill a/s 1 1000 >/dev/null
 	run stale stale a/s 1
@@ -196,10 +208,7 @@ t_the_daemon_dies() {
 }
 
 t_a_daemon_that_comes_back() {
-	need_store
-	kvc_umount
-	kvc_mount -o dram=128M,nvme=512M store || { bad "no mount on a store"; kvc_end; }
-	kvc_ns m/a
+	on_a_store 128M 512M
 	scheck fill a/s 1 1000 1000 1 >/dev/null
 	run stale stale a/s 1 again
 	kvc_kill9

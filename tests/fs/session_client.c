@@ -22,6 +22,7 @@
 #include "fs/uapi/kvc.h"
 
 #define MAX_TOKENS (1u << 20)
+#define MAX_HOARD  256u
 
 static struct kvc *kvc;
 static u32 ids[MAX_TOKENS];
@@ -263,38 +264,87 @@ static int cmd_hold(const char *path, char **argv)
 	return 0;
 }
 
-/* Do what engines do, at random, until killed: PATH is a namespace with sequences s0 .. s7. */
-static int cmd_churn(const char *path, char **argv)
+static u32 next_random(u64 *rng)
+{
+	*rng = *rng * 6364136223846793005ull + 1442695040888963407ull;
+	return (u32)(*rng >> 33);
+}
+
+/* A fork of nobody's any more. */
+static void remove_seq(const char *mount, const char *path)
+{
+	static const char *const parts[] = {"/kv", "/tokens", ""};
+	char name[2 * PATH_MAX];
+
+	for (size_t i = 0; i < ARRAY_SIZE(parts); i++) {
+		snprintf(name, sizeof(name), "%s/%s%s", mount, path, parts[i]);
+		if (remove(name) && errno != ENOENT)
+			check(-errno, name);
+	}
+}
+
+/* From the prompt of PATH/s0 .. s7 on: attach, append, fill a part, commit, fork. */
+static void storm_append(const char *path, const char *mount, u64 *rng, u32 slot)
+{
+	struct kvc_room room = {.size = sizeof(room)};
+	u32 nr = next_random(rng), tokens = nr % 300 + 1, cached;
+	char name[PATH_MAX], fork[PATH_MAX];
+	struct kvc_seq *seq;
+	int err;
+
+	snprintf(name, sizeof(name), "%s/mine%u", path, slot);
+	snprintf(fork, sizeof(fork), "%s/fork%u", path, slot);
+	seq = open_seq(name, KVC_SEQ_CREATE | KVC_SEQ_WRITE);
+	do /* until the one before is not only dead but buried */
+		err = kvc_seq_truncate(seq, 0);
+	while (err == -EBUSY);
+	check(err, "truncate");
+	make_ids(nr % 8 + 1, 200 + nr / 8 % 200);
+	check(kvc_seq_match(seq, ids, 200 + nr / 8 % 200, &cached), "match");
+	check(kvc_seq_append(seq, tokens, &room), "append");
+	memset(room.addr, (int)nr, room.bytes / (nr % 3 + 1));
+	if (next_random(rng) % 4)
+		check(kvc_seq_commit(seq, room.first_token + tokens, ids, 0), "commit");
+	if (next_random(rng) % 4 == 0)
+		check(kvc_seq_sync(seq), "sync");
+	if (next_random(rng) % 2) {
+		remove_seq(mount, fork);
+		check(kvc_seq_fork(seq, fork, UINT32_MAX), "fork");
+	}
+	kvc_seq_close(seq);
+}
+
+/*
+ * As an engine that may be killed anywhere: until then, sessions one after the other, and in each
+ * what engines do. Argument 1: seed, 2: number of the files that are this client's alone, 3: the mount.
+ */
+static int cmd_storm(const char *path, char **argv)
 {
 	u64 rng = number(argv, 0, 1);
+	u32 slot = (u32)number(argv, 1, 0), nr;
 	char name[PATH_MAX];
 
-	puts("ready");
-	fflush(stdout);
 	for (;;) {
-		struct kvc_seq *seq, *mine;
 		struct kvc_view view = {.size = sizeof(view)};
-		struct kvc_room room = {.size = sizeof(room)};
-		u32 nr;
+		struct kvc_seq *seq;
 
-		rng = rng * 6364136223846793005ull + 1442695040888963407ull;
-		nr = (u32)(rng >> 33);
-		snprintf(name, sizeof(name), "%s/s%u", path, nr % 8);
+		nr = next_random(&rng) % 8;
+		snprintf(name, sizeof(name), "%s/s%u", path, nr);
 		seq = open_seq(name, 0);
+		if (next_random(&rng) % 2)
+			check(kvc_seq_prefetch(seq, next_random(&rng) % 1000), "prefetch");
 		check(kvc_seq_map(seq, &view), "map");
-		if (!view_good(seq, &view, nr % 8 + 1))
+		if (!view_good(seq, &view, nr + 1))
 			return 3;
-		snprintf(name, sizeof(name), "%s/mine%d", path, (int)getpid());
-		mine = open_seq(name, KVC_SEQ_CREATE | KVC_SEQ_WRITE);
-		check(kvc_seq_append(mine, nr % 200 + 1, &room), "append");
-		memset(room.addr, (int)nr, room.bytes);
-		if (nr & 256)
-			check(kvc_seq_commit(mine, room.first_token + nr % 200 + 1, NULL, 0), "commit");
-		if (nr & 512)
-			check(kvc_seq_truncate(mine, 0), "truncate");
+		storm_append(path, argv[2], &rng, slot);
+		if (next_random(&rng) % 2)
+			check(kvc_seq_wait(seq, 10000), "wait");
 		kvc_view_unmap(&view);
-		kvc_seq_close(mine);
 		kvc_seq_close(seq);
+		if (next_random(&rng) % 3)
+			continue;
+		kvc_close(kvc);
+		check(kvc_open(&kvc, argv[2], NULL), "kvc_open");
 	}
 }
 
@@ -330,6 +380,34 @@ static int cmd_readers(const char *path, char **argv)
 	printf("rounds %llu longest_ms %llu\n", (unsigned long long)rounds,
 	       (unsigned long long)(longest / 1000000));
 	return 0;
+}
+
+/* Keep views of PATH/s0 .. s(N-1) and verify them until input ends. */
+static int cmd_keep(const char *path, char **argv)
+{
+	static struct kvc_view view[MAX_HOARD];
+	static struct kvc_seq *seq[MAX_HOARD];
+	u32 nr = (u32)min(number(argv, 0, 8), (u64)MAX_HOARD);
+	struct pollfd input = {STDIN_FILENO, POLLIN, 0};
+	char name[PATH_MAX];
+	u64 rounds = 0;
+	bool good = true;
+
+	for (u32 i = 0; i < nr; i++) {
+		view[i].size = sizeof(view[i]);
+		snprintf(name, sizeof(name), "%s/s%u", path, i);
+		seq[i] = open_seq(name, 0);
+		check(kvc_seq_map(seq[i], &view[i]), "map");
+	}
+	puts("ready");
+	fflush(stdout);
+	for (; good && !poll(&input, 1, 0); rounds++)
+		for (u32 i = 0; i < nr && good; i++) {
+			check(kvc_view_check(&view[i]), "view_check");
+			good = view_good(seq[i], &view[i], i + 1);
+		}
+	printf("rounds %llu\n", (unsigned long long)rounds);
+	return good ? 0 : 3;
 }
 
 /* The daemon dies while a view is mapped; then, when ARGUMENT 2 is given, comes back. */
@@ -422,7 +500,7 @@ static void kept_drop(struct kept *k)
 }
 
 /* Verify all the time; input: s: say how views and calls are, r: reconnect, a: append anew, e: the end. */
-static int cmd_keep(const char *path, char **argv)
+static int cmd_outlive(const char *path, char **argv)
 {
 	static struct kept k;
 	struct pollfd input = {STDIN_FILENO, POLLIN, 0};
@@ -453,6 +531,63 @@ static int cmd_keep(const char *path, char **argv)
 	}
 	kept_drop(&k);
 	puts("right");
+	return 0;
+}
+
+/* Until the session tells that a prefetch has ended. */
+static void wait_event(void)
+{
+	struct pollfd p = {kvc_event_fd(kvc), POLLIN, 0};
+	char bytes[64];
+
+	check(poll(&p, 1, -1) == 1 && p.revents == POLLIN ? 0 : -EIO, "event descriptor");
+	while (read(p.fd, bytes, sizeof(bytes)) > 0)
+		;
+}
+
+/* Bring it to memory, hear of it, and map it without waiting. */
+static int cmd_prefetch(const char *path, char **argv)
+{
+	u32 seed = (u32)number(argv, 0, 1);
+	struct kvc_seq *seq = open_seq(path, 0);
+	struct kvc_view view = {.size = sizeof(view)};
+
+	printf("before %d\n", kvc_seq_map_resident(seq, 0, UINT64_MAX, &view));
+	check(kvc_seq_prefetch(seq, 1000000), "prefetch");
+	wait_event();
+	printf("wait %d\n", kvc_seq_wait(seq, 0));
+	if (!kvc_seq_map_resident(seq, 0, UINT64_MAX, &view))
+		printf("bytes %s\n", view_good(seq, &view, seed) ? "right" : "wrong");
+	kvc_view_unmap(&view);
+	kvc_seq_close(seq);
+	return 0;
+}
+
+/* PATH/s0 .. s(N-1) have time, PATH/urgent, asked for last, has none: how many are there before it? */
+static int cmd_overtake(const char *path, char **argv)
+{
+	static struct kvc_seq *seq[MAX_HOARD];
+	u32 nr = (u32)min(number(argv, 0, 8), (u64)MAX_HOARD), before = 0;
+	struct kvc_seq *urgent;
+	char name[PATH_MAX];
+
+	snprintf(name, sizeof(name), "%s/urgent", path);
+	urgent = open_seq(name, 0);
+	for (u32 i = 0; i < nr; i++) {
+		snprintf(name, sizeof(name), "%s/s%u", path, i);
+		seq[i] = open_seq(name, 0);
+		check(kvc_seq_prefetch(seq[i], 3600000000u), "prefetch");
+	}
+	check(kvc_seq_prefetch(urgent, 1), "prefetch");
+	check(kvc_seq_wait(urgent, -1), "wait");
+	for (u32 i = 0; i < nr; i++)
+		before += !kvc_seq_wait(seq[i], 0);
+	for (u32 i = 0; i < nr; i++)
+		check(kvc_seq_wait(seq[i], -1), "wait");
+	printf("before %u\n", before);
+	for (u32 i = 0; i < nr; i++)
+		kvc_seq_close(seq[i]);
+	kvc_seq_close(urgent);
 	return 0;
 }
 
@@ -528,8 +663,6 @@ static int cmd_many(const char *path, char **argv)
 	return good ? 0 : 3;
 }
 
-#define MAX_HOARD 256u
-
 /* Map as many times as it takes to hit the budget: PATH/s0, s1, ... */
 static int cmd_hoard(const char *path, char **argv)
 {
@@ -564,9 +697,11 @@ int main(int argc, char **argv)
 		{"fill", cmd_fill},	    {"check", cmd_check},     {"dump", cmd_dump},
 		{"many", cmd_many},
 		{"fork", cmd_fork},	    {"truncate", cmd_truncate}, {"register", cmd_register},
-		{"hold", cmd_hold},	    {"churn", cmd_churn},     {"readers", cmd_readers},
+		{"hold", cmd_hold},	    {"readers", cmd_readers},
 		{"stale", cmd_stale},	    {"attack", cmd_attack},   {"open", cmd_open},
-		{"hoard", cmd_hoard},	    {"keep", cmd_keep},
+		{"hoard", cmd_hoard},	    {"prefetch", cmd_prefetch}, {"overtake", cmd_overtake},
+		{"outlive", cmd_outlive},
+		{"storm", cmd_storm},	    {"keep", cmd_keep},
 	};
 	int status = 2;
 

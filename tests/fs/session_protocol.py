@@ -269,6 +269,112 @@ def t_strangers(m):
     alone(m)
 
 
+def two_users(m):
+    if os.getuid():
+        skip('needs root to be two users')
+    os.chmod(os.path.dirname(m), 0o755)
+
+
+def t_rights_are_lost(m):
+    """A namespace that is closed to others: they keep what they have mapped and get nothing more, and
+    nothing of it lies any more where they may look."""
+    two_users(m)
+    secret = write_seq(m, 'ns/a', 8)
+    make_ns(m, 'open')
+    write_seq(m, 'open/b', 2, 3)
+    ready, closed = os.pipe(), os.pipe()
+
+    def stranger():
+        s = Session(socket_of(m))
+        h, b = s.open('ns/a'), s.open('open/b')
+        _, _, ext = s.map(h, 0, 1)
+        assert s.bytes_of(ext, STRIDE) == secret[:STRIDE]
+        _, files = s.pool(0)
+        with mmap.mmap(files[0][0], files[0][2], prot=mmap.PROT_READ) as pool:
+            os.write(ready[1], b'x')
+            os.read(closed[0], 1)
+            assert s.map(h)[0] == -errno.EACCES, s.map(h)
+            assert s.map(h, 0, 1)[0] == -errno.EACCES
+            assert s.open('ns/a') == -errno.EACCES
+            assert pool[ext[0][2]:ext[0][2] + STRIDE] == secret[:STRIDE], 'what it has mapped it keeps'
+            assert s.map(b)[:2] == (0, 2), 'others are as they were'
+            for fd, _, size in s.pool(0)[1]:
+                with mmap.mmap(fd, size, prot=mmap.PROT_READ) as all_of_it:
+                    for i in range(1, 8):
+                        part = secret[i * STRIDE:i * STRIDE + 64]
+                        assert all_of_it.find(part) < 0, 'block %d is where a stranger may look' % i
+        return 0
+
+    pid = os.fork()
+    if pid == 0:
+        os._exit(as_user(12345, stranger))
+    if select.select([ready[0]], [], [], 20)[0]:
+        os.read(ready[0], 1)
+    os.chmod(m + '/ns', 0o700)
+    os.write(closed[1], b'x')
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    for fd in ready + closed:
+        os.close(fd)
+    s = Session(socket_of(m))
+    result, nr, ext = s.map(s.open('ns/a'))
+    assert (result, nr) == (0, 8), (result, nr)
+    assert s.bytes_of(ext, STRIDE) == secret
+    s.socket.close()
+    alone(m)
+
+
+def t_sessions_of_a_user(m):
+    """One user has so many sessions and no more; others do not notice."""
+    two_users(m)
+
+    def greedy():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 2048))
+        have = [Session(socket_of(m)) for _ in range(256)]
+        for _ in range(3):
+            try:
+                have.append(Session(socket_of(m)))
+            except AssertionError as e:
+                assert e.args[0] == -errno.EUSERS, e.args
+        assert len(have) == 256, len(have)
+        assert as_root_elsewhere()
+        have.pop().socket.close()
+
+        def again():
+            try:
+                return Session(socket_of(m))
+            except AssertionError:
+                return None
+        wait_for(again, 10, 'there is room for one again')
+        # who does not listen is hung up on
+        ignored = []
+        for _ in range(600):
+            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            s.connect(socket_of(m))
+            ignored.append(s)
+        wait_for(lambda: len(sessions(m)) <= 512 + 1, 10, 'connections are bounded')
+        return 0
+
+    ask, answer = os.pipe(), os.pipe()
+
+    def as_root_elsewhere():
+        os.write(ask[1], b'x')
+        return os.read(answer[0], 1) == b'y'
+
+    pid = os.fork()
+    if pid == 0:
+        os._exit(as_user(12345, greedy))
+    if select.select([ask[0]], [], [], 60)[0]:
+        os.read(ask[0], 1)
+        Session(socket_of(m)).socket.close()
+        os.write(answer[1], b'y')
+    else:
+        os.write(answer[1], b'n')
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    for fd in ask + answer:
+        os.close(fd)
+    alone(m)
+
+
 def t_ioctl(m):
     write_seq(m, 'ns/a', 4)
     root = os.open(m, os.O_RDONLY)

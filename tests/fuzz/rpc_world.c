@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 #include "allocator/base/bug.h"
@@ -69,7 +70,7 @@ struct rpc_world *rpc_world_new(void)
 	struct inode *ns, *dir;
 
 	KVC_BUG_ON(!w);
-	pool_fixture_open(&w->fx, MIB(64), 0);
+	pool_fixture_open_files(&w->fx, MIB(64), 0);
 	KVC_BUG_ON(fs_init(&w->fs, &w->opts, w->fx.pool));
 	fs_lock(&w->fs);
 	ns = make(w, w->fs.root, "ns", S_IFDIR | 0755);
@@ -93,6 +94,11 @@ void rpc_world_free(struct rpc_world *w)
 	free(w);
 }
 
+struct pool *rpc_world_pool(struct rpc_world *w)
+{
+	return w->fx.pool;
+}
+
 struct fs *rpc_world_fs(struct rpc_world *w)
 {
 	return &w->fs;
@@ -105,7 +111,7 @@ struct endpoint *rpc_world_endpoint(struct rpc_world *w, uid_t uid, void *arena)
 
 	KVC_BUG_ON(!ep);
 	endpoint_set_arena(ep, arena, WORLD_ARENA);
-	endpoint_set_slots(ep, arena, 64);
+	endpoint_set_slots(ep, arena, WORLD_SLOTS);
 	return ep;
 }
 
@@ -148,12 +154,14 @@ void rpc_world_fuzz(struct rpc_world *w, const u8 *data, size_t bytes)
 	static const char paths[] = "ns/a\0ns/b\0ns/c/d\0.kvc/x\0\xff";
 	u8 *arenas = calloc(2, WORLD_ARENA);
 	struct endpoint *eps[2];
+	int event[2];
 
-	KVC_BUG_ON(!arenas);
+	KVC_BUG_ON(!arenas || pipe2(event, O_NONBLOCK | O_CLOEXEC));
 	for (unsigned int i = 0; i < 2; i++) {
 		memcpy(arenas + i * WORLD_ARENA + 1024, paths, sizeof(paths));
 		eps[i] = rpc_world_endpoint(w, WORLD_UID + i, arenas + i * WORLD_ARENA);
 	}
+	endpoint_set_events(eps[0], (u64 *)(void *)arenas + WORLD_SLOTS, event[1]);
 	while (bytes >= 2) {
 		size_t len = min((size_t)(data[0] | (data[1] & 15) << 8), bytes - 2);
 
@@ -163,5 +171,7 @@ void rpc_world_fuzz(struct rpc_world *w, const u8 *data, size_t bytes)
 	}
 	endpoint_free(eps[0]);
 	endpoint_free(eps[1]);
+	close(event[0]);
+	close(event[1]);
 	free(arenas);
 }

@@ -13,6 +13,7 @@
 #include "fs/rpc/rpc.h"
 
 #define WORLD_ARENA 65536u
+#define WORLD_SLOTS 64
 #define WORLD_UID   1000u
 #define WORLD_BT    16u
 
@@ -21,6 +22,7 @@ struct rpc_world;
 struct rpc_world *rpc_world_new(void);
 /** rpc_world_free() - aborts when something that endpoints held is still held. */
 void rpc_world_free(struct rpc_world *w);
+struct pool *rpc_world_pool(struct rpc_world *w);
 struct fs *rpc_world_fs(struct rpc_world *w);
 /** rpc_world_endpoint() - a client's, with an arena of WORLD_ARENA bytes and generation words. */
 struct endpoint *rpc_world_endpoint(struct rpc_world *w, uid_t uid, void *arena);

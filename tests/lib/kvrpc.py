@@ -101,8 +101,7 @@ class Session(Calls):
         result, _, body = self.one(HELLO, 0, struct.pack('<IIQQII', ABI, 0, arena, 0, 0, 0))
         assert result == 0, result
         _, _, size, self.generation, self.slots, _ = struct.unpack_from('<IIQQII', body)
-        self.arena_fd, *self.lease = self.fds   # a lease where DRAM outlives the daemon
-        self.fds = []
+        self.arena_fd = self.fds.pop()
         self.arena = mmap.mmap(self.arena_fd, size)
         self.base = self.slots * 8
 
@@ -137,9 +136,11 @@ class Session(Calls):
 
     def pool(self, first=0):
         result, _, body = self.one(POOL, 0, struct.pack('<I', first))
-        _, nr, _, writable, size = struct.unpack_from('<IIIIQ', body)
+        _, nr, _, writable, size, present = struct.unpack_from('<IIIIQI', body)
         fds, self.fds = self.fds, []
-        return result, [(fd, writable >> i & 1, size) for i, fd in enumerate(fds)]
+        here = [i for i in range(nr) if present >> i & 1]
+        assert len(here) == len(fds), (here, fds)
+        return result, [(fd, writable >> i & 1, size) for i, fd in zip(here, fds)]
 
     def bytes_of(self, extents, stride):
         """What lies where the extents say."""

@@ -3,17 +3,19 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include "lib/rpc_fake.h"
 
-#define SLOTS 128u
+#define SLOTS 128u /* of a handle: its number */
 
 /** struct client - the connection being served. */
 struct client {
@@ -21,7 +23,7 @@ struct client {
 	int fd;
 	u8 *arena;
 	u64 arena_bytes, sequence;
-	int send_fds[FAKE_POOLS];
+	int send_fds[FAKE_POOLS + 1];
 	u32 nr_send_fds;
 	struct fake_seq *open[SLOTS]; /* by handle; [0] unused */
 	u32 pins[SLOTS];
@@ -36,7 +38,7 @@ static _Atomic u64 *word(struct client *c, u32 slot)
 
 static void *arena(struct client *c, struct kvc_ref ref)
 {
-	assert(ref.off >= SLOTS * sizeof(u64) && (u64)ref.off + ref.bytes <= c->arena_bytes);
+	assert(ref.off >= 2 * SLOTS * sizeof(u64) && (u64)ref.off + ref.bytes <= c->arena_bytes);
 	return c->arena + ref.off;
 }
 
@@ -74,9 +76,45 @@ static void add_block(struct rpc_fake *fake, struct fake_seq *seq)
 
 /* ---- commands ---- */
 
+/* The same way as a daemon does it: the word, who waits for it, the pipe. */
+void rpc_fake_prefetched(struct rpc_fake *fake, int err)
+{
+	pthread_mutex_lock(&fake->lock);
+	assert(fake->words && fake->ticket);
+	atomic_store(&fake->words[fake->slot], (u64)(u32)-err << 32 | fake->ticket);
+	syscall(SYS_futex, &fake->words[fake->slot], FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	if (write(fake->event_fd, "", 1) != 1)
+		abort();
+	pthread_mutex_unlock(&fake->lock);
+}
+
+static void do_prefetch(struct client *c, u32 slot, struct kvc_op_prefetch *p)
+{
+	assert(p->flags == KVC_PREFETCH_EVENT && !p->ticket);
+	pthread_mutex_lock(&c->fake->lock);
+	c->fake->slot = slot;
+	p->ticket = ++c->fake->ticket;
+	pthread_mutex_unlock(&c->fake->lock);
+	if (!c->fake->slow)
+		rpc_fake_prefetched(c->fake, 0);
+}
+
+static void set_events(struct rpc_fake *fake, _Atomic u64 *words, int fd)
+{
+	pthread_mutex_lock(&fake->lock);
+	if (fake->words)
+		close(fake->event_fd);
+	fake->words = words;
+	fake->event_fd = fd;
+	fake->ticket = 0;
+	pthread_mutex_unlock(&fake->lock);
+}
+
 static int do_hello(struct client *c, struct kvc_op_hello *h, int *fd)
 {
-	if (h->abi != KVC_ABI_VERSION || h->flags || h->reserved || c->arena)
+	int event[2];
+
+	if (h->abi != KVC_ABI_VERSION || h->flags != (KVC_HELLO_EVENTS | KVC_HELLO_LEASE) || h->reserved || c->arena)
 		return -EPROTO;
 	if (c->fake->fault == FAKE_OLD_ABI) {
 		c->fake->fault = FAKE_OK;
@@ -87,20 +125,29 @@ static int do_hello(struct client *c, struct kvc_op_hello *h, int *fd)
 	assert(*fd >= 0 && !ftruncate(*fd, (off_t)c->arena_bytes));
 	c->arena = mmap(NULL, c->arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
 	assert(c->arena != MAP_FAILED);
+	if (pipe2(event, O_CLOEXEC | O_NONBLOCK))
+		abort();
+	fd[1] = event[0];
+	set_events(c->fake, word(c, SLOTS), event[1]);
 	h->view_slots = SLOTS;
 	h->generation = c->fake->generation;
 	return 0;
 }
 
-/* Return: the client's end. */
-static int new_lease(struct rpc_fake *fake)
+/* @fd: the client's end. Return: whether there is one. */
+static bool new_lease(struct rpc_fake *fake, struct kvc_op_hello *h, int *fd)
 {
 	int ends[2];
 
+	if (fake->nr_leases == FAKE_LEASES) {
+		h->flags &= ~(u32)KVC_HELLO_LEASE;
+		return false;
+	}
 	if (pipe2(ends, O_CLOEXEC))
 		abort();
 	fake->lease[fake->nr_leases++] = ends[1];
-	return ends[0];
+	*fd = ends[0];
+	return true;
 }
 
 bool rpc_fake_leased(const struct rpc_fake *fake, u32 nr)
@@ -214,6 +261,8 @@ static int do_map(struct client *c, u32 h, struct kvc_op_map *m)
 
 	if (m->first_block > end)
 		return -EINVAL;
+	if (m->flags & KVC_MAP_NOWAIT && c->fake->cold)
+		return -EAGAIN;
 	m->nr_blocks = min(m->nr_blocks, end - m->first_block);
 	err = put_extents(c, seq, m->first_block, &m->nr_blocks, &m->extents);
 	if (err)
@@ -282,12 +331,17 @@ static int do_pool(struct client *c, struct kvc_op_pool *p)
 	p->total = c->fake->nr_pools;
 	p->bytes = FAKE_POOL_BYTES;
 	for (p->nr = 0; p->first + p->nr < p->total; p->nr++) {
+		int *fd = &c->send_fds[c->nr_send_fds];
+
+		if (c->fake->gone >> (p->first + p->nr) & 1)
+			continue;
 		snprintf(path, sizeof(path), "/proc/self/fd/%d", c->fake->pool_fd[p->first + p->nr]);
-		c->send_fds[p->nr] = open(path, (c->fake->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
-		assert(c->send_fds[p->nr] >= 0);
+		*fd = open(path, (c->fake->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+		assert(*fd >= 0);
+		c->nr_send_fds++;
+		p->present |= 1u << p->nr;
 		p->writable |= (u32)!c->fake->read_only << p->nr;
 	}
-	c->nr_send_fds = p->nr;
 	return 0;
 }
 
@@ -334,6 +388,8 @@ static int do_cmd(struct client *c, struct kvc_cmd *cmd)
 		cmd->admit.answer = cmd->admit.tokens % 3;
 		return 0;
 	case KVC_OP_PREFETCH:
+		do_prefetch(c, cmd->handle, &cmd->prefetch);
+		return 0;
 	case KVC_OP_STATE:
 		return 0;
 	default:
@@ -404,10 +460,10 @@ static bool serve_message(struct client *c, void *bytes, size_t len)
 	c->fake->messages++;
 	for (u32 i = 0; i < head->nr_cmds; i++) {
 		if (cmds[i].op == KVC_OP_HELLO) {
-			cmds[i].result = do_hello(c, &cmds[i].hello, &c->send_fds[0]);
-			c->nr_send_fds = !cmds[i].result;
-			if (!cmds[i].result && c->fake->nr_leases < FAKE_LEASES)
-				c->send_fds[c->nr_send_fds++] = new_lease(c->fake);
+			cmds[i].result = do_hello(c, &cmds[i].hello, c->send_fds);
+			c->nr_send_fds = cmds[i].result ? 0 : 2;
+			if (c->nr_send_fds && new_lease(c->fake, &cmds[i].hello, &c->send_fds[2]))
+				c->nr_send_fds++;
 		} else {
 			assert(c->arena);
 			cmds[i].result = do_cmd(c, &cmds[i]);
@@ -446,6 +502,7 @@ static void serve(struct rpc_fake *fake, int fd)
 	for (u32 h = 1; h < SLOTS; h++)
 		if (c->open[h])
 			close_handle(c, h);
+	set_events(fake, NULL, -1);
 	if (c->arena)
 		munmap(c->arena, c->arena_bytes);
 	close(fd);
@@ -506,6 +563,7 @@ struct rpc_fake *rpc_fake_start(void)
 	const char *tmp = getenv("TMPDIR");
 
 	assert(fake);
+	pthread_mutex_init(&fake->lock, NULL);
 	snprintf(fake->dir, sizeof(fake->dir), "%s/kvc-fake.XXXXXX", tmp ? tmp : "/tmp");
 	if (!mkdtemp(fake->dir))
 		abort();
@@ -553,7 +611,18 @@ void rpc_fake_free(struct rpc_fake *fake)
 		munmap(fake->pool[i], FAKE_POOL_BYTES);
 		close(fake->pool_fd[i]);
 	}
+	pthread_mutex_destroy(&fake->lock);
 	free(fake);
+}
+
+void rpc_fake_grow(struct rpc_fake *fake, const char *path, u32 nr)
+{
+	struct fake_seq *seq = find(fake, path, strlen(path));
+
+	assert(seq);
+	for (u32 i = 0; i < nr; i++)
+		add_block(fake, seq);
+	seq->tokens += nr * FAKE_BLOCK_TOKENS;
 }
 
 u8 *rpc_fake_block(struct rpc_fake *fake, const char *path, u32 nr)

@@ -57,13 +57,21 @@ struct rpc_fake {
 	atomic_int fault;	 /* enum fake_fault */
 	atomic_bool scatter;	 /* blocks come from both files in turn, backwards */
 	atomic_bool read_only;	 /* descriptors */
+	atomic_uint gone;	 /* bit i: pool file i, or not the client's any more */
 	atomic_uint nr_pools;	 /* told by KVC_OP_POOL */
+	atomic_bool cold;	 /* nothing is in memory for who does not wait */
+	atomic_bool slow;	 /* prefetches end when rpc_fake_prefetched() says so */
 	atomic_uint pins, handles, messages;
 	struct fake_seq seq[FAKE_SEQS];
 	u32 nr_seqs, next_block[FAKE_POOLS];
 	u64 generation;
 	int lease[FAKE_LEASES]; /* our ends */
 	u32 nr_leases;
+	/* the client being served; protected by @lock */
+	pthread_mutex_t lock;
+	_Atomic u64 *words;	 /* completion words; NULL: none */
+	int event_fd;
+	u32 ticket, slot;	 /* of the last prefetch */
 };
 
 /** rpc_fake_start() - serve one client after another. */
@@ -75,6 +83,10 @@ void rpc_fake_restart(struct rpc_fake *fake);
 void rpc_fake_free(struct rpc_fake *fake);
 /** rpc_fake_leased() - does the @nr-th client, from 0, still hold its lease? */
 bool rpc_fake_leased(const struct rpc_fake *fake, u32 nr);
+/** rpc_fake_grow() - @nr more committed blocks, by nobody's append. */
+void rpc_fake_grow(struct rpc_fake *fake, const char *path, u32 nr);
+/** rpc_fake_prefetched() - the last prefetch has ended with @err. */
+void rpc_fake_prefetched(struct rpc_fake *fake, int err);
 /** rpc_fake_block() - memory of a sequence's block. */
 u8 *rpc_fake_block(struct rpc_fake *fake, const char *path, u32 nr);
 

@@ -6,11 +6,13 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "allocator/base/clock.h"
 #include "lib/metastore.h"
 #include "lib/test.h"
 #include "lib/pool_fixture.h"
@@ -157,12 +159,46 @@ static void map_owned(struct worker *w, struct owned *o)
 	pool_unhold(pool, &o->id, 1);
 }
 
+/** struct waited - a load that tells its end here. */
+struct waited {
+	struct pool_load load;
+	atomic_int result; /* 1: not yet */
+};
+
+static void load_done(struct pool_load *load, int err)
+{
+	atomic_store(&container_of(load, struct waited, load)->result, err);
+}
+
+/* All that is ours, wanted now or some time; sometimes not any more. */
+static void load_owned(struct worker *w)
+{
+	struct waited load = {.load = {.done = load_done}, .result = 1};
+	struct block_id ids[OWNED];
+	u32 nr = 0;
+	int err;
+
+	for (int i = 0; i < OWNED; i++)
+		if (w->owned[i].live)
+			ids[nr++] = w->owned[i].id;
+	load.load.deadline_ns = test_rng_below(&w->rng, 3) * clock_mono_ns();
+	err = pool_load_begin(w->fx->pool, &load.load, ids, nr);
+	expect(w, !err);
+	if (err)
+		return;
+	while (test_rng_below(&w->rng, 4) && atomic_load(&load.result) == 1)
+		sched_yield();
+	pool_load_cancel(w->fx->pool, &load.load);
+	err = load.result;
+	expect(w, !err || err == -ECANCELED || err == -ENOMEM);
+}
+
 static void use_owned(struct worker *w, struct owned *o)
 {
 	struct pool *pool = w->fx->pool;
 	u64 blocks, bytes;
 
-	switch (test_rng_below(&w->rng, 16)) {
+	switch (test_rng_below(&w->rng, 18)) {
 	case 0:
 		expect(w, !pool_seal(pool, &o->id, 1));
 		o->open = false;
@@ -189,6 +225,12 @@ static void use_owned(struct worker *w, struct owned *o)
 		break;
 	case 8:
 		map_owned(w, o);
+		break;
+	case 9:
+		load_owned(w);
+		break;
+	case 10:
+		pool_bring_home(pool, w->space);
 		break;
 	case 6:
 		pool_touch(pool, &o->id, 1, CLASS_QUEUED, 70);

@@ -7,14 +7,15 @@
  * all weights for each token of the prompt; every sum has one fixed order; and the compiler may
  * neither reorder nor contract (CMakeLists.txt).
  *
- * Functions that return int: 0 or a negative errno, after a line on stderr.
+ * What fails is told on stderr and returns a negative errno, or NULL.
  */
 #ifndef KVC_TOOLS_KVDECODE_H
 #define KVC_TOOLS_KVDECODE_H
 
+#include <limits.h>
 #include <stdio.h>
 #include "allocator/base/textbuf.h"
-#include "tools/kvdecode/kv.h"
+#include "fs/uapi/kvc.h"
 
 #define TOKEN_BOS 1u
 #define TOKEN_EOS 2u
@@ -22,47 +23,79 @@
 struct model {
 	u32 dim, hidden_dim, layers, heads, kv_heads, vocab, seq_len, head_dim, kv_dim;
 	bool own_classifier; /* else the embedding serves as one */
-	u64 fingerprint;     /* of shape and weights */
-	u64 nr_weights;
+	u64 nr_weights, fingerprint;
 	float *weights;	     /* owned; these point into it, each with all layers: */
 	float *embedding, *rms_att, *wq, *wk, *wv, *wo, *rms_ffn, *w1, *w2, *w3, *rms_final, *classifier;
 };
 
-/** model_load() - a version 0 checkpoint; its header, length and every weight are checked. */
+/** model_load() - a version 0 checkpoint; all of it is checked. To be freed in any case. */
 int __must_check model_load(struct model *m, const char *path);
-/** model_random() - the model that @spec, SEED:LAYERS,HEADS,KVHEADS,DIM,VOCAB, stands for. */
-int __must_check model_random(struct model *m, const char *spec);
 void model_free(struct model *m);
-
-struct piece {
-	const char *text;
-	u32 len;
-	float score;
-};
 
 struct tokenizer {
 	struct textbuf file;
 	u32 nr;
-	struct piece *piece; /* by id; the texts lie in file */
+	struct piece {
+		const char *text; /* in file */
+		u32 len;
+	} *piece; /* by id */
 };
 
-/** tokenizer_load() - exactly @vocab pieces. */
-int __must_check tokenizer_load(struct tokenizer *t, const char *path, u32 vocab);
-/** tokenizer_encode() - BOS and the pieces of @text. Return: the number of ids, at most @max. */
+/** tokenizer_load() - tok512.bin beside @model; exactly @vocab pieces. To be freed in any case. */
+int __must_check tokenizer_load(struct tokenizer *t, const char *model, u32 vocab);
+/** tokenizer_encode() - BOS and the pieces of @text: at most @max ids. Return: how many. */
 int __must_check tokenizer_encode(const struct tokenizer *t, const char *text, u32 *ids, u32 max);
-/** tokenizer_print() - the text of @id behind @before. */
 void tokenizer_print(const struct tokenizer *t, u32 before, u32 id, FILE *to);
 void tokenizer_free(struct tokenizer *t);
 
+#define KV_BLOCK_TOKENS 16u
+
+struct kv_store {
+	const struct model *m;
+	const char *mount, *ns; /* a namespace in the root of a mount */
+	struct kvc *kvc;	/* NULL: plain memory */
+};
+
+struct kv { /* one sequence: blocks as in a mount's `nhd` layout, read and written in place */
+	struct kv_store *store;
+	u32 tokens, reserved; /* committed; with the room to fill behind them */
+	u8 *memory;	      /* without a mount: of all blocks */
+	struct kvc_seq *seq;  /* with one */
+	struct kvc_view view; /* of sealed blocks */
+	u32 known;	      /* leading tokens whose ids the mount has */
+	char path[PATH_MAX];  /* from the mount's root */
+	u8 *block[];	      /* where each is; below @tokens to be read only */
+};
+
+/** kv_store_open() - on a mount. kvc_close() is to follow, whatever came of it. */
+int __must_check kv_store_open(struct kv_store *store);
+/**
+ * kv_open() - the sequence @name for these ids, anew; its tokens say how many leading ones are cached.
+ * @parent: it is a fork of its @nr committed tokens; NULL: of nothing
+ */
+struct kv *kv_open(struct kv_store *store, const char *name, const struct kv *parent, const u32 *ids, u32 nr);
+/** kv_reserve() - room up to so many tokens. */
+int __must_check kv_reserve(struct kv *kv, u32 reserved);
+/** kv_commit() - so many tokens are final; @ids: of all of them. */
+int __must_check kv_commit(struct kv *kv, u32 tokens, const u32 *ids);
+void kv_close(struct kv *kv);
+
+/* First of the keys of a token that is committed or reserved; for each layer the K plane, then V's. */
+static inline float *kv_key(const struct kv *kv, u32 layer, u32 token)
+{
+	size_t row = (size_t)layer * 2 * KV_BLOCK_TOKENS + token % KV_BLOCK_TOKENS;
+
+	return (float *)kv->block[token / KV_BLOCK_TOKENS] + row * kv->store->m->kv_dim;
+}
+
 struct decoder {
 	const struct model *m;
-	float *x, *norm, *out, *q, *hidden, *gate, *att, *freq; /* x owns all */
+	float *x, *norm, *out, *q, *hidden, *gate, *att, *freq, *weight; /* x owns all: free() it */
 	float *logits; /* after the last token, [vocab] */
 	u64 nr_steps;  /* tokens computed so far */
 };
 
 int __must_check decoder_init(struct decoder *d, const struct model *m);
-void decoder_free(struct decoder *d);
 /**
  * decoder_step() - logits after @token at @pos, from the KV of the positions before. Its own K and V
  * are written when @pos is not committed yet (it must then be reserved), else they are there.
@@ -72,11 +105,11 @@ void decoder_step(struct decoder *d, struct kv *kv, u32 token, u32 pos);
 struct stream {
 	struct decoder *d;
 	struct kv *kv;
-	const struct tokenizer *t; /* NULL: print ids, stop at none */
+	const struct tokenizer *t; /* NULL: stop at no token, print none */
 	FILE *text, *logits;	   /* NULL: none */
 	u32 *ids, nr_ids;	   /* room for seq_len */
 	u32 steps;		   /* tokens to generate */
-	float temperature, top_p;  /* temperature 0: the likeliest token */
+	float temperature;	   /* 0: the likeliest token */
 	u64 seed;
 };
 

@@ -422,6 +422,47 @@ static void without_a_store_too(void **state)
 	check_new_owner(0);
 }
 
+/* Nobody asks for them: what lies where others look is gone from there all the same. */
+static void check_bring_home(u64 nvme_bytes)
+{
+	enum { NR = 40 };
+	struct block_id ids[NR], other[NR];
+	struct pool_place places[NR];
+	struct pool_fixture fx;
+	const void *addr;
+
+	pool_fixture_open_files(&fx, DRAM, nvme_bytes);
+	own(&fx, 1, 1);
+	own(&fx, 2, 1);
+	fill(&fx, 1, NR, ids);
+	fill(&fx, 2, NR, other);
+	own(&fx, 1, 3);
+	assert_int_equal(pool_try_hold(fx.pool, ids + 1, NR - 1, places), -EAGAIN);
+	assert_int_equal(pool_pin(fx.pool, ids[0], &addr), 0);
+	pool_bring_home(fx.pool, 1);
+	assert_int_equal(pool_try_hold(fx.pool, ids + 1, NR - 1, places), 0);
+	for (u32 i = 0; i < NR - 1; i++)
+		assert_int_equal(pool_file_domain(fx.pool, places[i].file),
+				 pool_space_domain(fx.pool, 1));
+	pool_unhold(fx.pool, ids + 1, NR - 1);
+	assert_int_equal(pool_try_hold(fx.pool, ids, 1, places), -EAGAIN);
+	pool_unpin(fx.pool, ids, 1);
+	assert_int_equal(pool_try_hold(fx.pool, other, NR, places), 0); /* as they were */
+	pool_unhold(fx.pool, other, NR);
+	holds(&fx, 1, NR, ids);
+	holds(&fx, 2, NR, other);
+	pool_check(fx.pool);
+	pool_put(fx.pool, ids, NR);
+	pool_put(fx.pool, other, NR);
+	pool_fixture_close(&fx);
+}
+
+static void blocks_leave_where_others_look(void **state)
+{
+	check_bring_home(MIB(64));
+	check_bring_home(0);
+}
+
 /* ---- what clients can do ---- */
 
 static int try_as_nobody(int fd)
@@ -610,6 +651,7 @@ int main(void)
 		cmocka_unit_test(scattered_pins_leave_everybody_a_slab),
 		cmocka_unit_test(large_blocks_stay_in_one_file),
 		cmocka_unit_test(a_new_owner_gets_his_blocks_elsewhere),
+		cmocka_unit_test(blocks_leave_where_others_look),
 		cmocka_unit_test(without_a_store_too),
 		cmocka_unit_test(readers_cannot_write),
 		cmocka_unit_test(a_scribbled_block_does_not_leave_dram),

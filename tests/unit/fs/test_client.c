@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libkvc against a daemon that lies in a thread of the test: right and wrong answers, and its death. */
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -463,6 +464,133 @@ static void test_threads(void **state)
 	kvc_seq_close(seq[1]);
 }
 
+/* ---- prefetch ---- */
+
+static bool event_told(void)
+{
+	struct pollfd p = {.fd = kvc_event_fd(kvc), .events = POLLIN};
+	char bytes[64];
+	bool told = poll(&p, 1, 0) == 1 && p.revents & POLLIN;
+
+	while (told && read(p.fd, bytes, sizeof(bytes)) > 0)
+		;
+	return told;
+}
+
+/** struct waiter - a thread in kvc_seq_wait(). */
+struct waiter {
+	struct kvc_seq *seq;
+	pthread_t thread;
+	int err;
+};
+
+static void *wait_for_end(void *arg)
+{
+	struct waiter *w = arg;
+
+	w->err = kvc_seq_wait(w->seq, -1);
+	return NULL;
+}
+
+static void waiter_start(struct waiter *w, struct kvc_seq *seq)
+{
+	*w = (struct waiter){.seq = seq, .err = 1};
+	assert_int_equal(pthread_create(&w->thread, NULL, wait_for_end, w), 0);
+}
+
+static int waiter_end(struct waiter *w)
+{
+	assert_int_equal(pthread_join(w->thread, NULL), 0);
+	return w->err;
+}
+
+static void test_prefetch_is_waited_for(void **state)
+{
+	static const int errs[] = {0, -EIO, -ENOMEM};
+	struct kvc_seq *seq = seq_at("ns/a");
+	struct waiter w[2];
+
+	assert_int_equal(kvc_seq_wait(seq, -1), 0);
+	fake->slow = true;
+	for (size_t i = 0; i < ARRAY_SIZE(errs); i++) {
+		assert_int_equal(kvc_seq_prefetch(seq, 100), 0);
+		assert_int_equal(kvc_seq_wait(seq, 0), -ETIMEDOUT);
+		assert_int_equal(kvc_seq_wait(seq, 1), -ETIMEDOUT);
+		assert_false(event_told());
+		waiter_start(&w[0], seq);
+		waiter_start(&w[1], seq);
+		assert_int_equal(kvc_seq_tokens(seq), 0); /* other calls go on */
+		rpc_fake_prefetched(fake, errs[i]);
+		assert_int_equal(waiter_end(&w[0]), errs[i]);
+		assert_int_equal(waiter_end(&w[1]), errs[i]);
+		assert_true(event_told());
+		assert_int_equal(kvc_seq_wait(seq, 0), errs[i]);
+	}
+	kvc_seq_close(seq);
+}
+
+/* Who waits for a prefetch is not told of the one that took its place. */
+static void test_prefetch_anew(void **state)
+{
+	struct kvc_seq *seq = seq_at("ns/a");
+	struct waiter w;
+
+	fake->slow = true;
+	assert_int_equal(kvc_seq_prefetch(seq, 0), 0);
+	waiter_start(&w, seq);
+	while (atomic_load(&seq->ref) < 2)
+		sched_yield();
+	seqs_take(kvc, &seq, 1); /* it knows what it waits for */
+	seqs_give(kvc, &seq, 1);
+	assert_int_equal(kvc_seq_prefetch(seq, 0), 0);
+	assert_int_equal(kvc_seq_wait(seq, 0), -ETIMEDOUT);
+	rpc_fake_prefetched(fake, 0);
+	assert_int_equal(waiter_end(&w), -ECANCELED);
+	assert_int_equal(kvc_seq_wait(seq, 0), 0);
+	kvc_seq_close(seq);
+}
+
+static void test_prefetch_of_a_dead_daemon(void **state)
+{
+	struct kvc_seq *seq = seq_at("ns/a");
+	struct pollfd p = {.fd = kvc_event_fd(kvc), .events = POLLIN};
+	struct waiter w;
+
+	fake->slow = true;
+	assert_int_equal(kvc_seq_prefetch(seq, 0), 0);
+	waiter_start(&w, seq);
+	rpc_fake_stop(fake);
+	assert_int_equal(waiter_end(&w), -ESTALE);
+	assert_int_equal(kvc_seq_wait(seq, 0), -ESTALE);
+	assert_int_equal(poll(&p, 1, -1), 1);
+	assert_true(p.revents & POLLHUP);
+	rpc_fake_restart(fake);
+	assert_int_equal(kvc_reconnect(kvc), 0);
+	assert_int_equal(kvc_seq_wait(seq, 0), 0); /* none on the new one */
+	fake->slow = false;
+	assert_int_equal(kvc_seq_prefetch(seq, 0), 0);
+	assert_int_equal(kvc_seq_wait(seq, -1), 0);
+	assert_true(event_told());
+	kvc_seq_close(seq);
+}
+
+static void test_map_that_does_not_wait(void **state)
+{
+	struct kvc_seq *seq = seq_at("ns/a");
+	struct kvc_view view = {.size = sizeof(view)};
+
+	grow(seq, 4 * BT, 1);
+	fake->cold = true;
+	assert_int_equal(kvc_seq_map_resident(seq, 0, KVC_ALL, &view), -EAGAIN);
+	assert_int_equal(fake->pins, 0);
+	map_and_check(seq, 4, 1, 1); /* this one waits */
+	fake->cold = false;
+	assert_int_equal(kvc_seq_map_resident(seq, 1, 2, &view), 0);
+	check_view(&view, 1, 2, 1);
+	kvc_view_unmap(&view);
+	kvc_seq_close(seq);
+}
+
 /* ---- what is wrong ---- */
 
 static void test_no_mount(void **state)
@@ -525,6 +653,25 @@ static void test_unknown_pool_file(void **state)
 	fake->nr_pools = 1;
 	fake->scatter = true;
 	assert_int_equal(kvc_seq_append(seq, 2 * BT, &room), -EPROTO);
+	kvc_seq_close(seq);
+}
+
+/* What the client has no descriptor of yet and is gone keeps it from nothing else. */
+static void test_pool_file_that_is_gone(void **state)
+{
+	struct kvc_seq *seq = seq_at("ns/a");
+	struct kvc_view view = {.size = sizeof(view)};
+
+	fake->scatter = true; /* blocks 0, 2 and 1, 3 */
+	fake->gone = 1;
+	rpc_fake_grow(fake, "ns/a", 4);
+	assert_int_equal(kvc_seq_map_range(seq, 1, 1, &view), 0);
+	kvc_view_unmap(&view);
+	assert_int_equal(kvc_seq_map_range(seq, 2, 1, &view), -EACCES);
+	assert_int_equal(kvc_seq_tokens(seq), 4 * BT); /* the session goes on */
+	fake->gone = 0;
+	assert_int_equal(kvc_seq_map_range(seq, 2, 1, &view), 0);
+	kvc_view_unmap(&view);
 	kvc_seq_close(seq);
 }
 
@@ -742,8 +889,11 @@ int main(void)
 		T(test_batches),		 T(test_batch_in_pieces),
 		T(test_maps),			 T(test_maps_in_pieces),
 		T(test_replies_out_of_order),	 T(test_threads),
+		T(test_prefetch_is_waited_for),	 T(test_prefetch_anew),
+		T(test_prefetch_of_a_dead_daemon), T(test_map_that_does_not_wait),
 		T(test_no_mount),		 T(test_read_only_descriptors),
 		T(test_new_pool_files),		 T(test_unknown_pool_file),
+		T(test_pool_file_that_is_gone),
 		T(test_bad_replies),		 T(test_bad_extents),
 		T(test_death_and_reconnect),	 T(test_views_come_back),
 		T(test_leases),			 T(test_fork),

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The dispatcher, without a socket: what each command does, and what it refuses. */
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 #include "fs/fseq.h"
 #include "fs/rpc/endpoint.h"
 #include "fuzz/rpc_world.h"
@@ -241,6 +243,64 @@ static void strangers(void **state)
 	endpoint_free(other);
 }
 
+static void set_mode(u32 mode)
+{
+	struct fs *fs = rpc_world_fs(world);
+	struct inode *ns;
+
+	fs_lock(fs);
+	ns = tree_find(fs, fs->root, "ns")->inode;
+	ns->mode = S_IFDIR | mode;
+	nspace_set_owner(fs, ns);
+	fs_unlock(fs);
+}
+
+static int map_as(struct endpoint *to, u32 h)
+{
+	struct kvc_cmd cmd = {.op = KVC_OP_MAP, .handle = h};
+
+	cmd.map = (struct kvc_op_map){.nr_blocks = KVC_ALL, .extents = ext_room};
+	return call(to, &cmd);
+}
+
+/* Handles stay when a namespace is closed to others, its memory does not. */
+static void lost_rights(void **state)
+{
+	struct endpoint *other = rpc_world_endpoint(world, WORLD_UID + 1, arena);
+	u32 own = must_open("ns/a", KVC_OPEN_WRITE), pins;
+	struct kvc_cmd cmd;
+
+	assert_int_equal(open_as(other, "ns/a", 0, &cmd), 0);
+	assert_int_equal(map_as(other, cmd.handle), 0);
+	pins = other->pins.nr;
+	set_mode(0700);
+	assert_int_equal(map_as(other, cmd.handle), -EACCES);
+	assert_int_equal(other->pins.nr, pins); /* what it has it keeps */
+	assert_int_equal(map_as(ep, own), -EAGAIN); /* and so they cannot move to where the owner may see them */
+	endpoint_free(other);
+	assert_int_equal(map_as(ep, own), 0);
+	assert_int_equal(append(own, 1, NULL), 0);
+	set_mode(0500);
+	assert_int_equal(append(own, 1, NULL), -EACCES);
+	set_mode(0755);
+	assert_int_equal(append(own, 1, NULL), 0);
+}
+
+/* A handle from before the namespace was opened to others serves afterwards. */
+static void won_rights(void **state)
+{
+	struct endpoint *other;
+	struct kvc_cmd cmd;
+
+	set_mode(0711);
+	other = rpc_world_endpoint(world, WORLD_UID + 1, arena);
+	assert_int_equal(open_as(other, "ns/a", 0, &cmd), 0);
+	assert_int_equal(map_as(other, cmd.handle), -EACCES);
+	set_mode(0755);
+	assert_int_equal(map_as(other, cmd.handle), 0);
+	endpoint_free(other);
+}
+
 static void a_prompt(void **state)
 {
 	u32 h = must_open("ns/b", KVC_OPEN_CREATE | KVC_OPEN_WRITE), ids[16], matched;
@@ -280,6 +340,51 @@ static void a_prompt(void **state)
 	assert_int_equal(room.nr_blocks, 1);
 }
 
+static int prefetch(u32 h, u64 first, u32 flags, u32 *ticket)
+{
+	struct kvc_cmd cmd = {.op = KVC_OP_PREFETCH, .handle = h};
+	int err;
+
+	cmd.prefetch = (struct kvc_op_prefetch){
+		.first_block = first, .nr_blocks = KVC_ALL, .deadline_us = UINT64_MAX, .flags = flags};
+	err = call(ep, &cmd);
+	*ticket = cmd.prefetch.ticket;
+	return err;
+}
+
+/* Where nothing ever leaves memory, prefetches end at once. */
+static void prefetches(void **state)
+{
+	u64 *words = (u64 *)(void *)arena + WORLD_SLOTS, wanted = 0;
+	u32 h = must_open("ns/a", 0), ticket;
+	char bytes[8];
+	int fds[2];
+
+	assert_int_equal(prefetch(h, 0, KVC_PREFETCH_EVENT, &ticket), -EOPNOTSUPP);
+	assert_int_equal(pipe2(fds, O_NONBLOCK | O_CLOEXEC), 0);
+	endpoint_set_events(ep, words, fds[1]);
+	assert_int_equal(prefetch(h, 0, 2, &ticket), -EINVAL);
+	assert_int_equal(prefetch(h, 5, KVC_PREFETCH_EVENT, &ticket), -EINVAL);
+	assert_int_equal(prefetch(h, 0, 0, &ticket), 0);
+	assert_int_equal(ticket, 0);
+	assert_int_equal(words[h - 1], 0);
+	assert_int_equal(read(fds[0], bytes, sizeof(bytes)), -1);
+	for (u64 i = 0; i < 3; i++) {
+		assert_int_equal(prefetch(h, 4 - i, KVC_PREFETCH_EVENT, &ticket), 0);
+		assert_int_equal(ticket, ++wanted);
+		assert_int_equal(words[h - 1], wanted);
+	}
+	assert_int_equal(read(fds[0], bytes, sizeof(bytes)), 3);
+	/* Who never reads holds nobody up. */
+	for (u32 i = 0; i < 70000; i++)
+		if (write(fds[1], "", 1) < 0)
+			break;
+	assert_int_equal(prefetch(h, 0, KVC_PREFETCH_EVENT, &ticket), 0);
+	assert_int_equal(words[h - 1], ++wanted);
+	close(fds[0]);
+	close(fds[1]);
+}
+
 static void mappings(void **state)
 {
 	u32 h = must_open("ns/a", 0);
@@ -317,6 +422,63 @@ static void mappings(void **state)
 }
 
 /* One client gets half of DRAM, not more; what it gave back it can have again. */
+#define BIG MIB(1)
+
+/* Another namespace wants all of DRAM for a while, and gets most of it. */
+static void squeeze(void)
+{
+	struct pool_owner owner = {.uid = WORLD_UID + 1, .mode = 0700};
+	struct pool_want want = {.bytes = BIG, .space = 2, .near = BLOCK_NONE};
+	struct pool *pool = rpc_world_pool(world);
+	struct block_id ids[64];
+	u32 nr = 0;
+	void *addr;
+
+	assert_int_equal(pool_set_space_owner(pool, want.space, &owner), 0);
+	while (nr < ARRAY_SIZE(ids) && !pool_alloc(pool, &want, 1, &ids[nr])) {
+		if (pool_begin_write(pool, ids[nr], false, &addr)) {
+			pool_put(pool, &ids[nr], 1);
+			break;
+		}
+		pool_end_write(pool, ids[nr++]);
+	}
+	assert_true(nr > 8);
+	pool_put(pool, ids, nr);
+}
+
+/* Descriptors of pool files from @first on. Return: which there are. */
+static u32 files(u32 first, u32 *nr)
+{
+	struct kvc_cmd cmd = {.op = KVC_OP_POOL, .pool.first = first};
+
+	assert_int_equal(call(ep, &cmd), 0);
+	assert_int_equal(cmd.pool.nr, cmd.pool.total - first);
+	*nr = cmd.pool.nr;
+	return cmd.pool.present;
+}
+
+/* Pool files that are gone do not hide those that came later. */
+static void gone_files(void **state)
+{
+	u32 tokens = MIB(24) / 4096 * WORLD_BT, h = must_open("ns/b", KVC_OPEN_CREATE | KVC_OPEN_WRITE);
+	u32 before, nr, present;
+
+	assert_int_equal(append(h, tokens, NULL), 0);
+	present = files(0, &before);
+	assert_true(before > 1);
+	assert_int_equal(present, (1u << before) - 1);
+	assert_int_equal(simple(KVC_OP_CLOSE, h), 0);
+	squeeze();
+	h = must_open("ns/b", KVC_OPEN_WRITE);
+	assert_int_equal(append(h, tokens, NULL), 0);
+	present = files(0, &nr);
+	assert_true(nr > before);
+	assert_int_equal(present >> before, (1u << (nr - before)) - 1);
+	assert_true((present & ((1u << before) - 1)) < (1u << before) - 1);
+	for (u32 i = 0; i < before; i++)
+		assert_int_equal(files(i, &nr), present >> i);
+}
+
 static void budget(void **state)
 {
 	u64 half = pool_hold_limit(rpc_world_fs(world)->pool) / 80 * 50;
@@ -404,8 +566,12 @@ int main(void)
 		cmocka_unit_test_setup_teardown(stop_on_error, setup, teardown),
 		cmocka_unit_test_setup_teardown(opening, setup, teardown),
 		cmocka_unit_test_setup_teardown(strangers, setup, teardown),
+		cmocka_unit_test_setup_teardown(lost_rights, setup, teardown),
+		cmocka_unit_test_setup_teardown(won_rights, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_prompt, setup, teardown),
+		cmocka_unit_test_setup_teardown(prefetches, setup, teardown),
 		cmocka_unit_test_setup_teardown(mappings, setup, teardown),
+		cmocka_unit_test_setup_teardown(gone_files, setup, teardown),
 		cmocka_unit_test_setup_teardown(budget, setup, teardown),
 		cmocka_unit_test_setup_teardown(one_writer, setup, teardown),
 		cmocka_unit_test_setup_teardown(forks, setup, teardown),
