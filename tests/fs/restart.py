@@ -12,6 +12,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'lib'))
 os.environ['GEO'] = 'layers=4 kv_heads=4 head_dim=32 dtype=f16 block_tokens=32 layout=hnd'
+import kvrpc                                        # noqa: E402
 import kvseq                                        # noqa: E402
 from kvmount import Mount, find_binary, keepers, scale, skip, wait_for  # noqa: E402
 
@@ -294,7 +295,7 @@ def push(m, times, clients=()):
         for c in clients:
             assert c.proc.poll() is None, 'a client ended'
         if i % 2:
-            client('fill', m.path, 'ns/w', 1000 + i, size // BLOCK * BLOCK_TOKENS)
+            client('fill', m.path, 'ns/w', 1000 + i, size // BLOCK * BLOCK_TOKENS, 16 * BLOCK_TOKENS)
             for name in ('kv', 'tokens', ''):
                 path = m.path + '/ns/w/' + name
                 os.unlink(path) if name else os.rmdir(path)
@@ -397,6 +398,32 @@ def t_client_of_other_memory(m):
     finally:
         c.kill()
     check_all(m)
+
+
+def t_lease(m):
+    """Memory is kept while somebody has the lease, be it a child; and there is none where nothing is kept."""
+    namespace(m)
+    s = kvrpc.Session(kvrpc.socket_of(m.path), flags=kvrpc.HELLO_LEASE)
+    assert s.flags == kvrpc.HELLO_LEASE
+    lease, = s.hello_fds
+    child = os.dup(lease)
+    assert s.append(s.open('ns/new', kvrpc.CREATE | kvrpc.WRITE), 3 * BLOCK_TOKENS)[0] == 0
+    m.kill9()
+    s.socket.close()
+    os.close(lease)
+    for _ in range(2):
+        m.start()
+        assert tier(m, 'dram', 'pinned') == 3 * BLOCK, tier(m, 'dram', 'pinned')
+        m.kill9()
+    m.start()
+    os.close(child)
+    nothing_held(m)
+    m.umount()
+    m.set_opts(OPTS + ',linger=0')
+    m.start()
+    s = kvrpc.Session(kvrpc.socket_of(m.path), flags=kvrpc.HELLO_LEASE)
+    assert s.flags == 0 and not s.hello_fds
+    s.socket.close()
 
 
 def t_clients_killed_with_the_daemon(m):

@@ -18,6 +18,7 @@ CREATE, WRITE, EXCL = 1, 2, 4
 ATTACH = NOWAIT = 1
 MAGIC, ABI, ALL = 0x4b564342, 1, 2 ** 64 - 1
 HEAD, CMD = 24, 96
+HELLO_EVENTS, HELLO_LEASE = 1, 2
 
 
 def socket_of(mount):
@@ -93,15 +94,16 @@ class Calls:
 
 
 class Session(Calls):
-    def __init__(self, path, arena=1 << 20):
+    def __init__(self, path, arena=1 << 20, flags=0):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.connect(path)
         self.sequence = 0
         self.fds = []
-        result, _, body = self.one(HELLO, 0, struct.pack('<IIQQII', ABI, 0, arena, 0, 0, 0))
+        result, _, body = self.one(HELLO, 0, struct.pack('<IIQQII', ABI, flags, arena, 0, 0, 0))
         assert result == 0, result
-        _, _, size, self.generation, self.slots, _ = struct.unpack_from('<IIQQII', body)
-        self.arena_fd = self.fds.pop()
+        _, self.flags, size, self.generation, self.slots, _ = struct.unpack_from('<IIQQII', body)
+        self.arena_fd, *self.hello_fds = self.fds
+        self.fds = []
         self.arena = mmap.mmap(self.arena_fd, size)
         self.base = self.slots * 8
 
