@@ -14,6 +14,7 @@ prepare_outside() {
 	mkdir -p out/t
 	ks make m/a/X Z:100
 	cp -a m/a/X out/k
+	kvc_kv_first out/k
 	cp -a out/k/tokens out/t/tokens
 	cp -a out/k/kv out/t/kv
 	touch -d 2020-02-02 out/k/* out/t/*
