@@ -105,6 +105,7 @@ int __must_check seq_truncate_ids(struct sequence *seq, u64 size);
 int __must_check seq_close_ids(struct sequence *seq);
 /**
  * seq_set_ids() - @nr ids instead of all that `tokens` showed, and what its close means.
+ * @ids: copied before anything is done with them: somebody else may change them meanwhile
  * @agree: leading committed tokens that have these ids
  * Return: 0, -EBUSY (S5), -EFBIG, -ENOMEM. May block.
  */

