@@ -44,8 +44,10 @@
  *	salt, priority, pin	setxattr user.kvc.salt, user.kvc.priority on a directory, user.kvc.pin on
  *				a sequence
  *	make a directory	mkdir: kvc_seq_open() makes the sequence, never what is above it
- *	rename, remove		rename(), unlink() and rmdir(); its views stay readable, its handles
- *				are -ESTALE; blocks that were shared or have ids stay cached
+ *	rename			rename() of its directory: handles stay good, but not beyond a
+ *				kvc_reconnect(), which opens the old name
+ *	remove			unlink() and rmdir(): views stay readable, calls on handles are -ESTALE;
+ *				blocks with ids stay cached
  *	files beside kv		open() as anywhere
  *
  * Views are stitched from the daemon's pool memory: reading one costs no system call, it may be
@@ -54,12 +56,13 @@
  * until kvc_view_unmap(). After a restart of the daemon kvc_reconnect() makes views good again whose
  * blocks are where they were.
  *
- * Errors: functions return 0 (or a count) or a negative errno. No signals, no global state. Every call on a session or a sequence may also return
+ * Errors: functions return 0 (or a count) or a negative errno. No signals, no global state. Every call
+ * on a session or a sequence may also return
  *
  *	-ESTALE		the daemon is gone: kvc_reconnect(); or the sequence was removed: for good
  *	-ETIMEDOUT	no answer in time, which ends the session, as nobody knows what was done:
  *			kvc_reconnect()
- *	-EPROTO		an answer that makes no sense, which ends the session likewise
+ *	-EPROTO		an answer that makes no sense
  *	-ENOMEM
  *	-E2BIG		more ids than the arena takes
  *	-EINVAL		`size` of a struct is not set, or too small
