@@ -192,7 +192,10 @@ static int match_done(void *entry, const struct kvc_cmd *cmd, const u8 *arena)
 	if (cmd->match.matched > e->nr_ids)
 		return -EPROTO;
 	e->cached = cmd->match.matched;
-	e->seq->tokens = max(e->seq->tokens, e->cached);
+	if (e->seq->flags & KVC_SEQ_WRITE) /* it has these and no others now */
+		e->seq->tokens = e->cached;
+	else
+		e->seq->tokens = max(e->seq->tokens, e->cached);
 	return 0;
 }
 

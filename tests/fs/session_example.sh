@@ -8,7 +8,7 @@ command -v pkg-config >/dev/null && command -v cc >/dev/null || { echo "SKIP ses
 SRC=out/session.c
 
 t_compiles_and_runs() {
-	local libdir
+	local libdir header
 	sed -n '/^```c session.c$/,/^```$/{//!p}' "$KVC_SOURCE_DIR/README.md" >"$SRC"
 	expect_ok cmake --install "$KVC_BIN_DIR/.." --prefix "$PWD/out/usr"
 	libdir=$(dirname "$(find out/usr -name libkvc.so.1)")
@@ -23,7 +23,9 @@ t_compiles_and_runs() {
 	[ "$(wc -l <"$SRC")" -le 30 ] || bad "longer than thirty lines"
 	expect_same m/ns/first/kv m/ns/second/kv
 	expect_ok cc -Wall -Werror -std=c11 -fsyntax-only -include kvc_ioctl.h $(pkg-config --cflags kvc) "$SRC"
-	echo '#include <kvc.h>' | expect_ok cc -Wall -Werror -x c++ -fsyntax-only $(pkg-config --cflags kvc) -
+	for header in kvc.h kvc_ioctl.h; do
+		expect_ok cc -Wall -Werror -x c++ -fsyntax-only $(pkg-config --cflags kvc) - <<<"#include <$header>"
+	done
 }
 
 kvc_main "$@"
