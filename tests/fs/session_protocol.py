@@ -392,6 +392,7 @@ def t_ioctl(m):
     os.close(kv)
     assert os.getxattr(m + '/ns/b/kv', 'user.kvc.tokens') == b'33'
     assert os.stat(m + '/ns/b/tokens').st_size == 4 * 34
+    wait_for(lambda: len(sessions(m)) == 1, 30, 'what was opened by way of kv goes with it')
     kv = os.open(m + '/ns/a/kv', os.O_RDONLY)
     k = Ioctl(kv)
     assert k.query(0)[1][0] == 64

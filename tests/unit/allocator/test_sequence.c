@@ -7,6 +7,7 @@
 #include "allocator/meta.h"
 #include "allocator/seq_format.h"
 #include "allocator/seq_room.h"
+#include "allocator/written.h"
 #include "lib/pool_stub.h"
 #include "lib/test.h"
 
@@ -490,6 +491,8 @@ static u32 set_ids(struct sequence *seq, u32 first, u32 nr, u32 odd)
 	assert_int_equal(seq->T, matched);
 	assert_int_equal(seq->nr_cids, matched);
 	assert_null(seq->cids);
+	assert_true(!seq->written->nr ||
+		    seq->written->ranges[0].from >= seq->sealed_blocks * geo.block_bytes);
 	return matched;
 }
 
