@@ -208,7 +208,8 @@ static bool fixed_key(const char *key)
 {
 	static const char *const keys[] = {"source", "mountpoint", "dram",	 "pinned",
 					   "nvme",   "hbm",	   "codec.nvme", "write.nvme",
-					   "evict",  "hugepages",  "numa",	 "socket"};
+					   "evict",  "hugepages",  "numa",	 "socket",
+					   "linger"};
 
 	for (unsigned int i = 0; i < ARRAY_SIZE(keys); i++)
 		if (!strcmp(key, keys[i]))

@@ -10,12 +10,12 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "allocator/base/log.h"
 #include "allocator/base/textbuf.h"
 #include "fs/cuse/cuse.h"
+#include "fs/mountpoint.h"
 #include "fs/ops.h"
 #include "fs/rpc/server.h"
 #include "fs/session.h"
@@ -279,71 +279,6 @@ static void version_text(struct textbuf *tb)
 	textbuf_printf(tb, "kvcachefs %s uapi %d\n", KVC_VERSION, KVC_UAPI);
 }
 
-/* Absolute, since a daemon leaves its directory. */
-static int absolute(char **path)
-{
-	char *real = realpath(*path, NULL);
-	struct stat st;
-
-	if (!real || stat(real, &st)) {
-		fprintf(stderr, "kvcachefs: mount point %s: %s\n", *path, strerror(errno));
-		free(real);
-		return 1;
-	}
-	if (!S_ISDIR(st.st_mode)) {
-		fprintf(stderr, "kvcachefs: mount point %s: %s\n", *path, strerror(ENOTDIR));
-		free(real);
-		return 1;
-	}
-	free(*path);
-	*path = real;
-	return 0;
-}
-
-static bool is_at_or_below(const char *path, const char *dir)
-{
-	size_t len = strlen(dir);
-
-	return !strncmp(path, dir, len) && (!path[len] || path[len] == '/' || dir[len - 1] == '/');
-}
-
-/* Where @path is or, as long as it is missing, will be. NULL: its folder is missing as well. */
-static char *place_of(const char *path)
-{
-	char *real = realpath(path, NULL), *copy, *at, *dir;
-
-	if (real)
-		return real;
-	copy = strdup(path);
-	while (copy && (at = strrchr(copy, '/')) && !at[1] && at != copy)
-		*at = '\0';
-	at = copy ? strrchr(copy, '/') : NULL;
-	if (at)
-		*at = '\0';
-	dir = copy ? realpath(!at ? "." : at == copy ? "/" : copy, NULL) : NULL;
-	if (dir && asprintf(&real, "%s/%s", dir, at ? at + 1 : copy) < 0)
-		real = NULL;
-	free(dir);
-	free(copy);
-	return real;
-}
-
-/* A store below its own mount would be hidden by it; a mount inside the store is in its way. */
-static int check_apart(const struct fs_opts *opts)
-{
-	char *store = opts->source ? place_of(opts->source) : NULL;
-	int bad = 0;
-
-	if (store && (is_at_or_below(store, opts->mountpoint) ||
-		      is_at_or_below(opts->mountpoint, store))) {
-		fprintf(stderr, "kvcachefs: store %s and mount point %s: neither may lie in the other\n",
-			store, opts->mountpoint);
-		bad = 1;
-	}
-	free(store);
-	return bad;
-}
-
 int main(int argc, char **argv)
 {
 	static struct daemon d;
@@ -355,8 +290,9 @@ int main(int argc, char **argv)
 		return fail_why(&why, err);
 	if (d.opts.help || d.opts.version)
 		return show_text(d.opts.help ? opts_usage : version_text);
-	if (absolute(&d.opts.mountpoint) || check_apart(&d.opts))
-		return 1;
+	err = mountpoint_check(&d.opts, &why);
+	if (err)
+		return fail_why(&why, err);
 	if (!d.opts.foreground)
 		status = go_background(&d);
 	if (status < 0)

@@ -186,7 +186,9 @@ static int opt_low(struct fs_opts *o, const char *v, const char *opt, struct tex
 
 static int opt_evict(struct fs_opts *o, const char *v, const char *opt, struct textbuf *why)
 {
-	return strcmp(v, "lru") ? not_yet(why, opt) : 0;
+	if (!strcmp(v, "auto"))
+		return not_yet(why, opt);
+	return strcmp(v, "lru") ? bad(why, opt, "lru, the only policy of this version") : 0;
 }
 
 static int opt_commit(struct fs_opts *o, const char *v, const char *opt, struct textbuf *why)

@@ -81,6 +81,20 @@ t_foreign_directory() {
 	rm -rf photos
 }
 
+# Never over another mount of ours, served or not: what would be hidden below?
+t_mounted_already() {
+	kvc_mount -o dram=64M none || { bad "mount"; return; }
+	KEEP=$MNT refused "already" "$KVCACHEFS" -o dram=64M none "$MNT"
+	stat "$MNT" >/dev/null # the kernel knows the directory for a while
+	kill -9 "$KVC_PID"
+	kvc_wait_for 10 _gone
+	KEEP=$MNT refused "fusermount3 -uz $MNT" "$KVCACHEFS" -o dram=64M none "$MNT"
+	expect_eq 1 "$(grep -c " $MNT fuse" /proc/mounts)" "mounts there"
+	wait "$KVC_PID" 2>/dev/null
+	KVC_PIDS=()
+	umount -l "$MNT"
+}
+
 t_no_room() {
 	mkdir small
 	mount -t tmpfs -o size=32M none small || return
