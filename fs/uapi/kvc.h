@@ -163,8 +163,9 @@ int64_t kvc_seq_tokens(struct kvc_seq *seq);
  * kvc_seq_match() - give the sequence its ids and attach the longest cached chain.
  * @ids: @nr_ids token ids, the whole prompt; all that the sequence had before are replaced
  * @cached: out, leading tokens whose KV is there now; may be NULL
- * Afterwards the sequence has exactly @cached committed tokens: what it had beyond, under other ids, is
- * cut, and its room is gone. From the cache come whole blocks; of its own tokens those that have these ids.
+ * Afterwards the sequence has exactly @cached committed tokens: those that it had under the same ids, or,
+ * where that is more, those of the cache, which come in whole blocks. What it had beyond is cut, and its
+ * room is gone.
  * Of a handle without KVC_SEQ_WRITE it is a question only: how many leading tokens are cached; nothing
  * is attached, pinned or renewed.
  * Return: 0, -EBUSY (another client appends, or writes), -EFBIG (more than 2^28 ids).
@@ -223,7 +224,7 @@ struct kvc_room {
 /**
  * kvc_seq_append() - reserve room for @nr_tokens (at least 1) tokens behind the committed ones; the memory
  * stays valid until the next append, commit of its last block, match, truncate, or close. Appending again
- * before a commit reserves anew from the same token; what was filled stays. Whole or not at all.
+ * before a commit begins at the same token; what was filled stays. Whole or not at all.
  * Return: 0, -EINVAL (nr_tokens 0), -ENOSPC, -EAGAIN (pins beyond the budget), -EBUSY (another client
  * appends), -EACCES (opened without KVC_SEQ_WRITE, or no permission to write the namespace's memory),
  * -EFBIG (more than 2^28 tokens).
@@ -231,11 +232,11 @@ struct kvc_room {
 int kvc_seq_append(struct kvc_seq *seq, uint32_t nr_tokens, struct kvc_room *room);
 /**
  * kvc_seq_commit() - exactly @tokens tokens are final (all filled).
- * @tokens: not fewer than are committed, not more than was appended; without an append, not more than
- *	were written to kv through the mount
+ * @tokens: not fewer than are committed, nor more than those and what was appended; on a handle that
+ *	has appended nothing, tokens that were written wholly to kv through the mount
  * @ids: @nr_ids ids that follow those that are known, up to token @tokens or beyond it; NULL when they are
  *	known. Tokens without ids are committed, but not shared until their ids come.
- * Return: 0, -EINVAL (@tokens), -EACCES, -EBUSY, -EIO (metadata cannot be written).
+ * Return: 0, -EINVAL (@tokens), -EACCES, -EBUSY (another client appends), -ENOSPC, -EIO.
  */
 int kvc_seq_commit(struct kvc_seq *seq, uint32_t tokens, const uint32_t *ids, uint32_t nr_ids);
 /** kvc_seq_sync() - what is committed is durable. Return: 0, -EACCES (no KVC_SEQ_WRITE), -EIO, -ENOSPC. */

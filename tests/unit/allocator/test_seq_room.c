@@ -121,6 +121,30 @@ static void token_by_token(void **state)
 	seq_destroy(seq);
 }
 
+/* What was reserved, not what its last block has space for. */
+static void no_more_than_reserved(void **state)
+{
+	struct sequence *seq = new_seq(1);
+	struct seq_room *room = NULL;
+
+	assert_int_equal(seq_room_begin(seq, 20, &room), 0);
+	for (u32 t = 0; t < 32; t++)
+		fill(room, t);
+	assert_int_equal(commit(room, 21), -EINVAL);
+	assert_int_equal(seq->T + seq->nr_ids, 0);
+	assert_int_equal(commit(room, 10), 0);
+	assert_int_equal(seq_room_begin(seq, 5, &room), 0); /* less than there is: that stays */
+	assert_int_equal(commit(room, 21), -EINVAL);
+	assert_int_equal(commit(room, 20), 0);
+	assert_int_equal(seq_room_begin(seq, 1, &room), 0);
+	assert_int_equal(commit(room, 22), -EINVAL);
+	assert_int_equal(seq->T, 20);
+	assert_int_equal(commit(room, 21), 0);
+	seq_room_end(room);
+	check_tokens(seq, 21);
+	seq_destroy(seq);
+}
+
 static int load_record(void *ctx, const struct meta_key *key, const void *value, u32 bytes)
 {
 	struct sequence *seq = ctx;
@@ -276,6 +300,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(token_by_token, setup, teardown),
+		cmocka_unit_test_setup_teardown(no_more_than_reserved, setup, teardown),
 		cmocka_unit_test_setup_teardown(persisted_with_a_room, setup, teardown),
 		cmocka_unit_test_setup_teardown(others_are_kept_out, setup, teardown),
 		cmocka_unit_test_setup_teardown(owner_dies, setup, teardown),

@@ -214,6 +214,9 @@ static void test_match_attaches_and_maps(void **state)
 	assert_int_equal(kvc_seq_match(reader, ids, ARRAY_SIZE(ids), &cached), 0);
 	assert_int_equal(cached, 5 * BT);
 	assert_int_equal(kvc_seq_tokens(reader), 8 * BT); /* a reader only asks */
+	assert_int_equal(kvc_seq_match(b, ids, ARRAY_SIZE(ids), &cached), 0);
+	assert_int_equal(cached, 5 * BT);
+	assert_int_equal(kvc_seq_tokens(b), 5 * BT); /* what others it had is gone */
 	kvc_seq_close(reader);
 	kvc_seq_close(a);
 	kvc_seq_close(b);
@@ -434,15 +437,16 @@ static void test_batch_in_pieces(void **state)
 	static u32 ids[KVC_ARENA_MIN / 4 + 1];
 	u32 nr = 3 * (u32)CLIENT_MAX_CMDS / 2;
 	struct kvc_match_entry *m = calloc(nr, sizeof(*m));
-	struct kvc_seq *a, *b, *cached;
+	struct kvc_seq *a, *b, *cache;
 	u32 before;
 
 	kvc_close(kvc);
 	open_with(KVC_ARENA_MIN, 0);
 	a = seq_at("ns/a");
 	b = seq_at("ns/b");
-	cached = seq_at("ns/cached");
-	grow(cached, 4 * BT, 1);
+	cache = seq_at("ns/c");
+	grow(cache, 4 * BT, 1);
+	kvc_seq_close(cache);
 	make_ids(ids, ARRAY_SIZE(ids), 1);
 	for (u32 i = 0; i < nr; i++)
 		m[i] = (struct kvc_match_entry){.seq = i % 2 ? a : b, .ids = ids, .nr_ids = i % (6 * BT)};
@@ -458,7 +462,6 @@ static void test_batch_in_pieces(void **state)
 	assert_int_equal(kvc_seq_match(a, ids, ARRAY_SIZE(ids), NULL), -E2BIG);
 	kvc_seq_close(a);
 	kvc_seq_close(b);
-	kvc_seq_close(cached);
 	free(m);
 }
 
