@@ -146,10 +146,10 @@ struct kvc_layout {
 
 /**
  * kvc_seq_open() - @path is the sequence's directory, relative to the mount's root; a leading slash does
- * not matter. Directories above it are not made.
- * Return: 0, -EINVAL (outside of a namespace; not a directory with kv; flags; a trailing slash), -ENOENT
- * (it, or without KVC_SEQ_CREATE its kv; a directory above it), -ENOTDIR, -EEXIST, -EACCES, -EROFS,
- * -ENAMETOOLONG, -EMFILE (too many handles in this session).
+ * not matter, one at the end is not taken. Directories above it are not made.
+ * Return: 0, -EINVAL (outside of a namespace; flags), -ENOENT (a directory above it; without
+ * KVC_SEQ_CREATE: it, or its kv), -ENOTDIR, -EEXIST, -EACCES, -EROFS, -ENAMETOOLONG, -EMFILE (too many
+ * handles in this session).
  */
 int kvc_seq_open(struct kvc *kvc, struct kvc_seq **seq, const char *path, unsigned int flags);
 /** kvc_seq_close() - its room goes; its views stay until they are unmapped. NULL is fine. */
