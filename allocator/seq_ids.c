@@ -231,63 +231,70 @@ int seq_close_ids(struct sequence *seq)
 }
 
 /*
- * @fresh, of @nr ids and room for one more, becomes the shown ids; all committed tokens have theirs from
- * it. @same: leading ids that are shown already. Return: the old array.
+ * @ids, the shown array or one of @nr and room for one more that takes its place, are the shown ids; all
+ * committed tokens have theirs from it. @same: leading ids that were shown already.
  */
-static u32 *swap_ids(struct sequence *seq, u32 *fresh, u32 nr, u32 same)
+static void show_ids(struct sequence *seq, u32 *ids, u32 nr, u32 same)
 {
-	u32 *old = seq->ids;
-
 	lock_acquire(&seq->tab.lock);
 	if (same < max(nr, seq->nr_ids))
 		seq_dirty_ids(seq, same);
-	seq->ids = fresh;
+	seq->meta_dirty |= seq->loose || seq->estranged || seq->cids ||
+			   seq->pending_T != SEQ_NO_TOKENS;
+	if (ids != seq->ids) {
+		free(seq->ids);
+		seq->ids = ids;
+		seq->max_ids = nr + 1;
+	}
 	seq->nr_ids = nr;
-	seq->max_ids = nr + 1;
 	seq->nr_part = 0;
 	seq->loose = seq->estranged = false;
 	free(seq->cids);
 	seq->cids = NULL;
 	seq->pending_T = SEQ_NO_TOKENS;
-	seq->meta_dirty = true;
 	lock_release(&seq->tab.lock);
-	return old;
 }
 
-/* What can fail comes first; ids are the last to change. */
-static int set_ids(struct sequence *seq, u32 **fresh, u32 nr, u32 *matched)
+static u32 *copy_ids(const u32 *ids, u32 nr)
 {
-	u32 same = min(nr, seq->nr_ids);
+	/* As everywhere one more than asked for: a part of an id may follow. */
+	u32 *copy = fault_point(FAULT_MEMORY) ? NULL : kvc_alloc_array((size_t)nr + 1, sizeof(*copy));
+
+	if (copy && nr)
+		memcpy(copy, ids, nr * sizeof(*copy));
+	return copy;
+}
+
+/* Ids that are shown already are their own copy. What can fail comes first; ids are the last to change. */
+static int set_ids(struct sequence *seq, const u32 *ids, u32 nr, u32 *matched)
+{
+	bool known = nr == seq->nr_ids && (!nr || !memcmp(seq->ids, ids, nr * sizeof(*ids)));
+	u32 *mine = known ? seq->ids : copy_ids(ids, nr), same = min(nr, seq->nr_ids);
 	int err;
 
-	if (same && memcmp(seq->ids, *fresh, same * sizeof(**fresh)))
+	if (!known && !mine)
+		return -ENOMEM;
+	if (!known && same && memcmp(seq->ids, mine, same * sizeof(*mine)))
 		same = 0;
-	err = seq_become(seq, *fresh, nr, matched);
-	if (err)
-		return err;
-	*fresh = swap_ids(seq, *fresh, nr, same);
-	return seq_index(seq);
+	err = seq_become(seq, mine, nr, matched);
+	if (!err)
+		show_ids(seq, mine, nr, same);
+	else if (!known)
+		free(mine);
+	return err ? err : seq_index(seq);
 }
 
 int seq_set_ids(struct sequence *seq, const u32 *ids, u32 nr, u32 *matched)
 {
-	u32 *fresh;
 	int err;
 
 	if (nr > SEQ_MAX_IDS)
 		return -EFBIG;
-	/* As everywhere one more than asked for: a part of an id may follow. */
-	fresh = fault_point(FAULT_MEMORY) ? NULL : kvc_alloc_array((size_t)nr + 1, sizeof(*fresh));
-	if (!fresh)
-		return -ENOMEM;
-	if (nr)
-		memcpy(fresh, ids, nr * sizeof(*fresh));
 	err = seq_begin_change(seq);
-	if (!err) {
-		err = set_ids(seq, &fresh, nr, matched);
-		blktab_end(&seq->tab);
-	}
-	free(fresh);
+	if (err)
+		return err;
+	err = set_ids(seq, ids, nr, matched);
+	blktab_end(&seq->tab);
 	return err;
 }
 

@@ -257,6 +257,14 @@ static int replace(struct sequence *seq, const struct block_id *chain, u32 nr)
 	return attach(seq, chain, nr);
 }
 
+/* Is there nothing behind the first @nr tokens? When they end inside a block it may hold more. */
+static bool ends_with(const struct sequence *seq, u32 nr)
+{
+	return nr == seq->T && nr % seq->geo->block_tokens == 0 &&
+	       seq->tab.size == seq_bytes_for(seq, nr) &&
+	       seq->tab.nr_blocks == seq_blocks_for(seq, nr);
+}
+
 int seq_become(struct sequence *seq, const u32 *ids, u32 nr_ids, u32 *tokens)
 {
 	struct prefix_key key = {.root = seq->root,
@@ -275,7 +283,7 @@ int seq_become(struct sequence *seq, const u32 *ids, u32 nr_ids, u32 *tokens)
 	longer = nr * key.block_tokens > shared;
 	if (longer)
 		err = replace(seq, chain, nr);
-	else if (!seq_is_blank(seq))
+	else if (!ends_with(seq, shared))
 		err = seq_cut_to_tokens(seq, shared);
 	if (err || !longer)
 		pool_put(seq->tab.pool, chain, nr);
