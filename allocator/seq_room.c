@@ -88,7 +88,7 @@ int seq_begin_change(struct sequence *seq)
 
 static void room_drop(struct seq_room *room, u32 from, u32 nr)
 {
-	struct pool *pool = room->seq->tab.pool;
+	struct pool *pool = room->pool;
 
 	pool_fill_end(pool, room->ids + from, nr);
 	pool_unhold(pool, room->ids + from, nr);
@@ -197,6 +197,7 @@ static int room_new(struct sequence *seq, u32 tokens, struct seq_room **out)
 
 	if (!room)
 		return -ENOMEM;
+	room->pool = seq->tab.pool;
 	room->seq = seq;
 	room->first = seq->T / seq->geo->block_tokens;
 	err = room_reserve(room, max(nr, tail));
@@ -362,14 +363,51 @@ static void leave(struct sequence *seq)
 	kvc_err(err, room_tail_lost);
 }
 
+/* Whoever has the room may write to the tail: the table must not have it, be it at the price of its tokens. */
+static void part(struct sequence *seq)
+{
+	u32 last = seq->T / seq->geo->block_tokens;
+	struct seq_cut to = {.blocks = last,
+			     .tokens = last * seq->geo->block_tokens,
+			     .size = last * seq->geo->block_bytes,
+			     .keep_ids = true};
+	struct seq_room *room = seq->room;
+	int err = seq_room_revoke(seq);
+
+	if (!err)
+		return;
+	kvc_err(err, room_tail_left);
+	err = __seq_cut(seq, to);
+	if (err)
+		leave(seq);
+	room->revoked = true;
+	seq->room = NULL;
+}
+
+void seq_room_leave(struct seq_room *room)
+{
+	struct sequence *seq = room->seq;
+
+	blktab_begin(&seq->tab);
+	if (!room->revoked) {
+		/* What holds nothing but committed tokens is sealed, and may be written back. */
+		pool_fill_end(room->pool, room->ids, seq->T / seq->geo->block_tokens - room->first);
+		part(seq);
+	}
+	blktab_end(&seq->tab);
+	room->seq = NULL;
+}
+
 void seq_room_end(struct seq_room *room)
 {
 	if (!room)
 		return;
-	blktab_begin(&room->seq->tab);
-	if (!room->revoked)
-		leave(room->seq);
-	blktab_end(&room->seq->tab);
+	if (room->seq) {
+		blktab_begin(&room->seq->tab);
+		if (!room->revoked)
+			leave(room->seq);
+		blktab_end(&room->seq->tab);
+	}
 	room_drop(room, 0, room->nr);
 	free(room->ids);
 	free(room->places);

@@ -27,7 +27,8 @@
 
 /** struct seq_room - owned by who made it; changed with the sequence's exclusion held. */
 struct seq_room {
-	struct sequence *seq;	/* set once; outlives the room */
+	struct pool *pool;	/* set once */
+	struct sequence *seq;	/* outlives the room; NULL: seq_room_leave() */
 	bool revoked;		/* the sequence has let go of it */
 	u32 end;		/* tokens, from the sequence's first on, that there may be with it */
 	u32 first, nr, max;	/* block number of ids[0], entries, room for entries */
@@ -58,6 +59,12 @@ struct room_commit {
  */
 int __must_check seq_room_commit(struct seq_room *room, const struct room_commit *commit);
 /**
+ * seq_room_leave() - the sequence has no room any more, and shares no block with it that may change: its
+ * owner does not commit any more, but may still write there. The blocks stay out of use until
+ * seq_room_end(), which is all that may be done with it; the sequence may go. Where there is no memory for
+ * a copy of the tail, the tail's tokens are given up. May block.
+ */
+void seq_room_leave(struct seq_room *room);
  * seq_written_commit() - as seq_room_commit(), of tokens that were written by seq_write(), without a room.
  * Return: 0, or with nothing changed: -EINVAL (fewer than are committed, or not all written), -EBUSY (a
  * client appends in place), -EFBIG, -ENOSPC, -ENOMEM, -EIO. May block.

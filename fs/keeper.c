@@ -178,6 +178,7 @@ static void drop_leases(struct keeper *k)
 {
 	while (k->nr_leases)
 		close(k->leases[--k->nr_leases]);
+	atomic_store(&k->kept_leases, 0);
 }
 
 static int take_file(struct keeper *k, u32 number, int fd)
@@ -212,6 +213,7 @@ static int take_item(struct keeper *k, const struct keeper_msg *msg, int fd)
 				 sizeof(*k->leases));
 		if (!err)
 			k->leases[k->nr_leases++] = fd;
+		atomic_store(&k->kept_leases, k->nr_leases);
 		return err;
 	default:
 		return -EPROTO;
@@ -229,6 +231,7 @@ static int take(struct keeper *k, struct keeper_config *config)
 		if (!err && msg.op == KEEPER_END) {
 			close_fd(fd);
 			*config = msg.config;
+			k->most_leases = msg.number;
 			return 0;
 		}
 		if (!err)
@@ -298,12 +301,39 @@ static int attach(struct keeper *k, const struct keeper_want *want)
 	return err;
 }
 
+/* Something of that name is there that nobody of ours has made. */
+static bool is_foreign(const struct keeper_want *want)
+{
+	struct stat st;
+
+	if (fstatat(want->dirfd, KEEPER_SOCKET, &st, AT_SYMLINK_NOFOLLOW) || S_ISSOCK(st.st_mode))
+		return false;
+	log_warn("no keeper: DRAM will not outlive this daemon: %s/" KEEPER_SOCKET
+		 " is no socket; remove it and mount again", want->path);
+	return true;
+}
+
+static void tell_no_answer(const struct keeper_want *want, int err)
+{
+	if (err == -ENOENT || err == -ECONNREFUSED)
+		return;
+	if (err == -EAGAIN)
+		log_warn("the keeper of an earlier mount's memory (%s/" KEEPER_SOCKET
+			 ") did not answer within %d s: its memory is not used", want->path, ANSWER_SECONDS);
+	else
+		log_warn("the keeper of an earlier mount's memory (%s/" KEEPER_SOCKET
+			 ") does not answer: %s", want->path, strerror(-err));
+}
+
 int keeper_open(struct keeper **out, const struct keeper_want *want)
 {
-	struct keeper *k = calloc(1, sizeof(*k));
+	struct keeper *k;
 	int err;
 
 	*out = NULL;
+	if (is_foreign(want))
+		return 0;
+	k = calloc(1, sizeof(*k));
 	if (!k)
 		return -ENOMEM;
 	k->dirfd = want->dirfd;
@@ -311,8 +341,8 @@ int keeper_open(struct keeper **out, const struct keeper_want *want)
 	k->linger_seconds = want->linger_seconds;
 	k->linger_named = want->linger_named;
 	err = attach(k, want);
-	if (err && err != -ENOENT && err != -ECONNREFUSED)
-		log_warn("the keeper of an earlier mount's memory does not answer: %s", strerror(-err));
+	if (err)
+		tell_no_answer(want, err);
 	if (err && want->linger_seconds) {
 		err = start(want->dirfd, &k->pid);
 		if (!err)
@@ -373,9 +403,26 @@ void keeper_index(struct keeper *k, int fd)
 	give(k, KEEPER_INDEX, 0, fd);
 }
 
-void keeper_lease(struct keeper *k, int fd)
+/* It would let go of one more without a word, so it is counted here what it has. */
+int keeper_lease(struct keeper *k, int fd)
 {
+	if (!k)
+		return 0;
+	if (atomic_fetch_add(&k->kept_leases, 1) >= k->most_leases) {
+		keeper_lease_ended(k);
+		if (!atomic_exchange(&k->full, true))
+			log_warn("the keeper has %u leases and can have no more (half of RLIMIT_NOFILE): clients get none",
+				 k->most_leases);
+		return -EMFILE;
+	}
 	give(k, KEEPER_LEASE, 0, fd);
+	return 0;
+}
+
+void keeper_lease_ended(struct keeper *k)
+{
+	if (k)
+		atomic_fetch_sub(&k->kept_leases, 1);
 }
 
 bool keeper_alive(struct keeper *k)
@@ -397,6 +444,7 @@ bool keeper_clients(struct keeper *k)
 		if (poll(&p, 1, 0) > 0 && p.revents & (POLLERR | POLLNVAL)) {
 			close(k->leases[i]);
 			k->leases[i] = k->leases[--k->nr_leases];
+			keeper_lease_ended(k);
 		}
 	}
 	return k && k->nr_leases;

@@ -37,6 +37,7 @@ struct keeper_config {
 /** struct keeper_want - how to open. */
 struct keeper_want {
 	int dirfd;		/* of the store, whose lock the caller has */
+	const char *path;	/* the same, for messages */
 	u32 linger_seconds;	/* 0: use what there is, then nothing is kept */
 	bool linger_named;	/* also over a clean end */
 	struct keeper_config config;
@@ -51,6 +52,9 @@ struct keeper {
 	bool linger_named;
 	bool taken;		/* it had something for us */
 	atomic_bool dead;	/* told already that it is gone */
+	u32 most_leases;	/* that it can have; set once */
+	atomic_uint kept_leases; /* that it has, those of an earlier daemon included */
+	atomic_bool full;	/* told already that it has all that it can */
 	/* what an earlier daemon left: until keeper_taken(), owned; -1: not there */
 	int *files;		/* config.nr_files, or NULL: nothing was left */
 	u32 nr_files, max_files;
@@ -70,8 +74,10 @@ void keeper_taken(struct keeper *keeper);
 /** keeper_file() - a slab has a new file. As media_opts.file_made; @keeper NULL is fine. */
 void keeper_file(void *keeper, u32 slab, int fd);
 void keeper_index(struct keeper *keeper, int fd);
-/** keeper_lease() - a client's lease. @fd: writing end. NULL is fine. */
-void keeper_lease(struct keeper *keeper, int fd);
+/** keeper_lease() - a client's lease. @fd: writing end. NULL is fine. Return: 0, -EMFILE (it can have no more). */
+int __must_check keeper_lease(struct keeper *keeper, int fd);
+/** keeper_lease_ended() - nobody has the other end of one any more. NULL is fine. */
+void keeper_lease_ended(struct keeper *keeper);
 /** keeper_clients() - do clients of an earlier daemon still have its memory? NULL is fine. */
 bool keeper_clients(struct keeper *keeper);
 /** keeper_alive() - says so in the log once when it is not. NULL is fine. */

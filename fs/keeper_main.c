@@ -119,6 +119,7 @@ static int give_end(struct holder *h)
 	struct keeper_msg msg = reply(KEEPER_END, 0, 0);
 
 	msg.config = h->config;
+	msg.number = h->most_poll - AT_LEASES;
 	return keeper_send(h->daemon, &msg, -1);
 }
 

@@ -11,7 +11,7 @@
 #include "fs/keeper.h"
 
 #define KEEPER_MAGIC   0x4b76434bu
-#define KEEPER_VERSION 1u
+#define KEEPER_VERSION 2u
 
 enum keeper_op {
 	KEEPER_TAKE = 1, /* to the keeper */
@@ -19,7 +19,7 @@ enum keeper_op {
 	KEEPER_CONFIG,	 /* to the keeper: config, seconds to linger */
 	KEEPER_BYE,	 /* to the keeper: a clean end; seconds to linger */
 	KEEPER_ITEM,	 /* both ways: kind, number */
-	KEEPER_END,	 /* to the daemon: that was all; config */
+	KEEPER_END,	 /* to the daemon: that was all; config, number: leases it can have */
 };
 
 enum keeper_kind { KEEPER_FILE, KEEPER_INDEX, KEEPER_LEASE };

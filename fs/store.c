@@ -202,6 +202,7 @@ static int open_keeper(struct store *s, const struct fs_opts *opts)
 {
 	struct keeper_want want = {
 		.dirfd = s->dirfd,
+		.path = opts->source,
 		.linger_seconds = opts->linger_seconds,
 		.linger_named = opts->linger_named,
 		.config = {.dram_bytes = opts->dram_bytes,

@@ -46,6 +46,27 @@ void endpoint_free(struct endpoint *ep)
 	free(ep);
 }
 
+bool endpoint_leave(struct endpoint *ep)
+{
+	bool held = false;
+
+	for (u32 i = 0; i < ep->nr_handles; i++) {
+		struct handle *h = ep->handles[i];
+
+		if (h && handle_leave(h))
+			held = true;
+		else
+			handle_free(h);
+	}
+	endpoint_set_arena(ep, NULL, 0);
+	endpoint_set_slots(ep, NULL, 0);
+	endpoint_set_events(ep, NULL, -1);
+	fs_lock(ep->fs);
+	ep->left = true;
+	fs_unlock(ep->fs);
+	return held;
+}
+
 void endpoint_set_cred(struct endpoint *ep, const struct cred *cred)
 {
 	ep->cred = *cred;
@@ -82,7 +103,7 @@ int endpoint_set_own(struct endpoint *ep, struct fseq *fseq, bool writable)
 	if (ep->own)
 		return 0;
 	fs_lock(ep->fs);
-	err = ep_grant(ep, fseq);
+	err = ep_grant(ep, fseq, writable);
 	if (!err) {
 		ep->own = handle_add(ep, fseq_get(fseq), writable);
 		if (!ep->own)
@@ -173,6 +194,14 @@ void ep_settle(struct endpoint *ep)
 	fs_unlock(ep->fs);
 }
 
+static void text_session(struct endpoint *ep, struct textbuf *tb)
+{
+	textbuf_printf(tb, "%d %u %llu %llu %llu\n", (int)ep->pid, ep->cred.uid,
+		       (unsigned long long)atomic_load(&ep->shown_pins),
+		       (unsigned long long)atomic_load(&ep->shown_bytes),
+		       (unsigned long long)(ep->since_ns / NSEC_PER_SEC));
+}
+
 void text_sessions(struct fs *fs, const struct cred *cred, struct textbuf *tb)
 {
 	struct endpoint *ep;
@@ -180,9 +209,7 @@ void text_sessions(struct fs *fs, const struct cred *cred, struct textbuf *tb)
 	textbuf_printf(tb, "pid uid pins mapped_bytes since\n");
 	fs_lock(fs);
 	list_for_each_entry (ep, &fs->endpoints, link)
-		textbuf_printf(tb, "%d %u %llu %llu %llu\n", (int)ep->pid, ep->cred.uid,
-			       (unsigned long long)atomic_load(&ep->shown_pins),
-			       (unsigned long long)atomic_load(&ep->shown_bytes),
-			       (unsigned long long)(ep->since_ns / NSEC_PER_SEC));
+		if (!ep->left || atomic_load(&ep->shown_pins))
+			text_session(ep, tb);
 	fs_unlock(fs);
 }

@@ -28,13 +28,14 @@ struct mapping {
 /** struct handle - a sequence that an endpoint has open. Changed by who runs its endpoint. */
 struct handle {
 	struct endpoint *ep;
-	struct fseq *fseq; /* one reference */
+	struct fseq *fseq; /* one reference; NULL: handle_leave() */
 	struct fseq_watch watch;
 	atomic_bool stale; /* the sequence is gone */
 	bool writable;
 	bool state_set;	      /* decoding or queued by our word: idle when the handle goes */
 	u32 nr;		      /* its number */
 	u64 generation;	      /* value of its slot while it is good */
+	u64 stride;	      /* of its blocks */
 	struct mapping *maps; /* owned */
 	struct prefetch *prefetch; /* the last one; owned, or NULL */
 	struct seq_room *room; /* owned, or NULL */
@@ -74,6 +75,8 @@ struct endpoint {
 	u32 nr_handles;
 	struct handle *own; /* commands without a handle; owned */
 	struct pinset pins;
+	u64 nr_mapped; /* entries of all mappings */
+	bool left;     /* endpoint_leave(); protected by the filesystem's lock */
 	u64 room_bytes; /* of all rooms */
 	struct seen_file *files; /* by the client's number; those that are gone stay */
 	u32 nr_files, max_files;
@@ -107,8 +110,16 @@ struct handle *handle_add(struct endpoint *ep, struct fseq *fseq, bool writable)
 void handle_free(struct handle *h);
 /** handle_end_room() - end it: its memory is the client's no more. May block. */
 void handle_end_room(struct handle *h);
-/** ep_grant() - memory of @fseq's namespace, as far as the client may read and write that. Lock. */
-int __must_check ep_grant(struct endpoint *ep, struct fseq *fseq);
+/**
+ * handle_leave() - let go of the sequence, but not of memory that the client may look at or write to. Only
+ * handle_free() may follow. Return: whether there is such memory. Lock not held, may block.
+ */
+bool handle_leave(struct handle *h);
+/**
+ * ep_grant() - memory of @fseq's namespace, as far as the client may read and, where it has opened a
+ * sequence for @write, write that. Lock.
+ */
+int __must_check ep_grant(struct endpoint *ep, struct fseq *fseq, bool write);
 /**
  * ep_may_see() - may the client see (@write: and write to) memory of @fseq's namespace, as its owner and
  * permissions are now? Lock not held. Return: 0, -EACCES, -ENOMEM.

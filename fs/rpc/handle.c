@@ -2,7 +2,8 @@
 /*
  * Handles: sequences that a client has open. A handle's number is its place plus one; its generation
  * word lies in the slot of the same place. Rights to pool memory follow from handles: who may open a
- * sequence may see the memory of its namespace's trust domain, who may write one may write it. When a
+ * sequence may see the memory of its namespace's trust domain, who opens one for writing may write it: to be
+ * allowed to is not enough, so that a client that only reads has nothing to write through. When a
  * namespace gets another owner or other permissions it is another domain's: handles stay, as open files
  * do, but give no memory any more to whom the new ones do not let in.
  */
@@ -62,6 +63,7 @@ struct handle *handle_add(struct endpoint *ep, struct fseq *fseq, bool writable)
 	h->ep = ep;
 	h->fseq = fseq;
 	h->writable = writable;
+	h->stride = fseq->ns->geo.block_stride;
 	h->watch.gone = handle_gone;
 	h->generation = ++ep->fs->generation;
 	fseq_watch(fseq, &h->watch);
@@ -79,16 +81,11 @@ void handle_end_room(struct handle *h)
 	h->room_bytes = 0;
 }
 
-void handle_free(struct handle *h)
+/* The sequence is somebody else's matter from here on. */
+static void let_go(struct handle *h)
 {
-	struct fs *fs;
+	struct fs *fs = h->ep->fs;
 
-	if (!h)
-		return;
-	fs = h->ep->fs;
-	handle_end_prefetch(h);
-	handle_end_room(h);
-	handle_unmap_all(h);
 	if (h->state_set && !atomic_load(&h->stale))
 		fseq_set_state(fs, h->fseq, SEQ_IDLE, 0);
 	fs_lock(fs);
@@ -96,6 +93,27 @@ void handle_free(struct handle *h)
 	set_word(h, 0);
 	fseq_put(fs, h->fseq);
 	fs_unlock(fs);
+	h->fseq = NULL;
+}
+
+bool handle_leave(struct handle *h)
+{
+	handle_end_prefetch(h);
+	if (h->room)
+		seq_room_leave(h->room);
+	let_go(h);
+	return h->room || h->maps;
+}
+
+void handle_free(struct handle *h)
+{
+	if (!h)
+		return;
+	handle_end_prefetch(h);
+	handle_end_room(h);
+	handle_unmap_all(h);
+	if (h->fseq)
+		let_go(h);
 	if (h->nr)
 		h->ep->handles[h->nr - 1] = NULL;
 	free(h);
@@ -119,7 +137,7 @@ static struct right *right_of(const struct endpoint *ep, u32 domain)
 	return NULL;
 }
 
-int ep_grant(struct endpoint *ep, struct fseq *fseq)
+int ep_grant(struct endpoint *ep, struct fseq *fseq, bool write)
 {
 	u32 domain = pool_space_domain(ep->fs->pool, fseq->ns->space);
 	const struct inode *dir = space_dir(fseq);
@@ -135,7 +153,7 @@ int ep_grant(struct endpoint *ep, struct fseq *fseq)
 		right = &ep->rights[ep->nr_rights++];
 		*right = (struct right){.domain = domain};
 	}
-	right->write |= cred_may(&ep->cred, dir, W_OK) && !ep->fs->opts->read_only;
+	right->write |= write && cred_may(&ep->cred, dir, W_OK) && !ep->fs->opts->read_only;
 	return 0;
 }
 
@@ -150,9 +168,9 @@ int ep_may_see(struct endpoint *ep, struct fseq *fseq, bool write)
 	const struct right *right = right_to(ep, fseq);
 	int err = 0;
 
-	if (!right) { /* the namespace has come to be another domain's */
+	if (!right || (write && !right->write)) { /* the namespace has come to be another domain's */
 		fs_lock(ep->fs);
-		err = ep_grant(ep, fseq);
+		err = ep_grant(ep, fseq, write);
 		fs_unlock(ep->fs);
 		right = right_to(ep, fseq);
 	}
@@ -318,7 +336,7 @@ static int open_path(struct endpoint *ep, const char *path, u32 flags, struct ha
 		err = open_files(&o);
 	if (!err) {
 		fseq = fseq_get(o.dir->dir->fseq);
-		err = ep_grant(ep, fseq);
+		err = ep_grant(ep, fseq, flags & KVC_OPEN_WRITE);
 		if (!err)
 			*h = enter(ep, fseq, flags & KVC_OPEN_WRITE);
 		if (!err && !*h)

@@ -12,6 +12,9 @@
 #include "allocator/grow.h"
 #include "fs/rpc/endpoint.h"
 
+#define MAPPED_MIN   MIB(4) /* blocks in lists of what one client has mapped, each as often as it is */
+#define MAPPED_BYTES KIB(16) /* of DRAM for each, where that makes more */
+
 /* ---- budgets ---- */
 
 void ep_show_pins(struct endpoint *ep, int64_t pins, int64_t bytes)
@@ -166,10 +169,25 @@ int op_rpc_pool(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 
 /* ---- mapping ---- */
 
+/* Of a list of @nr blocks, in entries. */
+static u64 mapping_cost(u32 nr)
+{
+	return nr + sizeof(struct mapping) / sizeof(struct block_id);
+}
+
+/* Blocks that are pinned already cost no DRAM, but a list of them is made for each mapping. */
+static int may_list(const struct endpoint *ep, u32 nr)
+{
+	u64 most = max((u64)MAPPED_MIN, pool_hold_limit(ep->fs->pool) / MAPPED_BYTES);
+
+	return ep->nr_mapped + mapping_cost(nr) > most ? kvc_err(-EAGAIN, rpc_map_many) : 0;
+}
+
 static void mapping_release(struct endpoint *ep, struct mapping *m, u64 stride)
 {
 	int64_t gone = 0;
 
+	ep->nr_mapped -= mapping_cost(m->nr);
 	for (u32 i = 0; i < m->nr; i++)
 		gone += pins_del(&ep->pins, m->ids[i]);
 	ep_show_pins(ep, -gone, -gone * (int64_t)stride);
@@ -182,7 +200,7 @@ void handle_unmap_all(struct handle *h)
 		struct mapping *m = h->maps;
 
 		h->maps = m->next;
-		mapping_release(h->ep, m, h->fseq->ns->geo.block_stride);
+		mapping_release(h->ep, m, h->stride);
 		free(m);
 	}
 }
@@ -231,6 +249,7 @@ static int hold(struct handle *h, struct mapping *m, bool wait, struct pool_plac
 		pool_prefetch(ep->fs->pool, m->ids, m->nr);
 	if (err)
 		return err;
+	ep->nr_mapped += mapping_cost(m->nr);
 	for (u32 i = 0; i < m->nr; i++)
 		fresh += pins_add(&ep->pins, m->ids[i]);
 	ep_show_pins(ep, fresh, fresh * (int64_t)stride);
@@ -307,6 +326,9 @@ int op_rpc_map(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 		op->nr_blocks = op->extents.bytes = 0;
 		return op->first_block > end ? -EINVAL : 0;
 	}
+	err = may_list(ep, nr);
+	if (err)
+		return err;
 	m = kvc_alloc_array(nr + div_round_up(sizeof(*m), sizeof(m->ids[0])), sizeof(m->ids[0]));
 	if (!m)
 		return -ENOMEM;
@@ -340,7 +362,7 @@ int op_rpc_unmap(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 	if (!m)
 		return op->nr_blocks ? kvc_err(-EINVAL, rpc_not_mapped) : 0;
 	*at = m->next;
-	mapping_release(ep, m, h->fseq->ns->geo.block_stride);
+	mapping_release(ep, m, h->stride);
 	free(m);
 	return 0;
 }

@@ -44,6 +44,12 @@ struct rpc_msg {
 struct endpoint *endpoint_new(struct fs *fs, const struct cred *cred, pid_t pid);
 /** endpoint_free() - give back all that it holds. NULL is fine. May block. */
 void endpoint_free(struct endpoint *ep);
+/**
+ * endpoint_leave() - its client has gone, but may still have memory that it mapped or reserved: that stays as
+ * it is until endpoint_free(), which alone may follow. Everything else is given back.
+ * Return: whether there is such memory. Lock not held, may block.
+ */
+bool endpoint_leave(struct endpoint *ep);
 /** endpoint_set_cred() - another process of the client asks from now on. */
 void endpoint_set_cred(struct endpoint *ep, const struct cred *cred);
 /** endpoint_set_arena() - where references of the next batch point to; not owned. */

@@ -168,7 +168,7 @@ static int arm_again(struct rpc_server *srv, int fd, void *ptr)
 	return epoll_ctl(srv->epoll, EPOLL_CTL_DEL, fd, NULL) ? -errno : arm(srv, fd, ptr);
 }
 
-static void client_end(struct rpc_server *srv, struct client *client)
+static void client_free(struct rpc_server *srv, struct client *client)
 {
 	lock_acquire(&srv->lock);
 	list_del(&client->link);
@@ -176,6 +176,21 @@ static void client_end(struct rpc_server *srv, struct client *client)
 	lock_release(&srv->lock);
 	session_free(client->session);
 	free(client);
+}
+
+/*
+ * What a client still has mapped stays where it is until its lease ends, which is an event like a message.
+ * The keeper has the same pipe: closing our end would not take it out.
+ */
+static void client_end(struct rpc_server *srv, struct client *client)
+{
+	bool wait = session_leave(client->session);
+	int fd = session_fd(client->session);
+
+	if (epoll_ctl(srv->epoll, EPOLL_CTL_DEL, fd, NULL) && errno != ENOENT)
+		log_debug("session socket: %s", strerror(errno));
+	if (!wait || arm(srv, fd, client))
+		client_free(srv, client);
 }
 
 static bool welcome(struct rpc_server *srv, const struct session *s)
@@ -203,7 +218,7 @@ static unsigned int of_user(struct rpc_server *srv, const struct session *s)
  * Who has too many sessions is told so at its HELLO; who goes on nevertheless without listening is
  * hung up on. Return: whether to have it at all.
  */
-static bool user_may(struct rpc_server *srv, struct session *s, unsigned int nr)
+static bool user_may(struct session *s, unsigned int nr)
 {
 	if (nr < USER_SESSIONS)
 		return true;
@@ -214,13 +229,23 @@ static bool user_may(struct rpc_server *srv, struct session *s, unsigned int nr)
 	return nr < 2 * USER_SESSIONS;
 }
 
+/* The same for all users together. @nr: sessions that there are. */
+static bool all_may(struct session *s, unsigned int nr)
+{
+	if (nr < MAX_SESSIONS)
+		return true;
+	session_refuse(s, kvc_err(-EUSERS, rpc_sessions));
+	if (nr == MAX_SESSIONS)
+		log_warn("session socket: there are %u sessions and there will be no more", nr);
+	return nr < MAX_SESSIONS + USER_SESSIONS;
+}
+
 static void client_begin(struct rpc_server *srv, int fd)
 {
 	struct client *client = calloc(1, sizeof(*client));
 	struct session *s = client ? session_new(srv->fs, fd) : NULL;
 	int size = SEND_BUFFER;
-	unsigned int nr;
-	bool full;
+	unsigned int nr, all;
 
 	if (!s) {
 		free(client);
@@ -230,13 +255,13 @@ static void client_begin(struct rpc_server *srv, int fd)
 	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
 	client->session = s;
 	lock_acquire(&srv->lock);
-	full = srv->nr_clients >= MAX_SESSIONS;
 	nr = of_user(srv, s);
+	all = srv->nr_clients;
 	list_add_tail(&client->link, &srv->clients.link);
 	srv->nr_clients++;
 	lock_release(&srv->lock);
-	if (full || !welcome(srv, s) || !user_may(srv, s, nr) || arm(srv, fd, client))
-		client_end(srv, client);
+	if (!all_may(s, all) || !welcome(srv, s) || !user_may(s, nr) || arm(srv, fd, client))
+		client_free(srv, client);
 }
 
 static void accept_all(struct rpc_server *srv)
@@ -330,7 +355,7 @@ static int open_epoll(struct rpc_server *srv)
 	return arm(srv, srv->listener, srv);
 }
 
-/* A session takes a socket and the end of a pipe: as many as one may have. */
+/* A session takes a socket and ends of two pipes: as many as one may have. */
 static void raise_descriptors(void)
 {
 	struct rlimit limit;
@@ -376,7 +401,7 @@ void rpc_server_stop(struct rpc_server *srv)
 	for (unsigned int i = 0; i < nr; i++)
 		pthread_join(srv->workers[i], NULL);
 	while (!list_empty(&srv->clients.link))
-		client_end(srv, list_first_entry(&srv->clients.link, struct client, link));
+		client_free(srv, list_first_entry(&srv->clients.link, struct client, link));
 	if (srv->bound)
 		unlink(srv->path);
 	close_fd(srv->listener);

@@ -2,7 +2,9 @@
 /*
  * One session: a connection, its arena, its endpoint. The first message is KVC_OP_HELLO; each message
  * is one batch and gets one reply, in order. A client that breaks the protocol is told nothing more:
- * its session ends, as it does when the connection closes, and everything that it held is given back.
+ * its session ends, as it does when the connection closes, and everything that it held is given back:
+ * memory that it mapped or reserved not before its lease ends, a pipe of which the client has the reading
+ * end. For a connection may end while the client lives, which reads, and fills, until it learns of that.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -11,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 #include "allocator/base/clock.h"
 #include "allocator/base/err.h"
@@ -33,7 +36,10 @@ struct session {
 	int arena_fd; /* until it was sent; -1 */
 	int event_fd; /* write end; -1 */
 	int event_read_fd; /* until it was sent; -1 */
-	int lease_fd;	   /* the same */
+	int lease_read_fd; /* the same */
+	int lease_fd; /* write end; -1: it has none */
+	bool kept;    /* the keeper has that too */
+	bool left;    /* session_leave() */
 	u64 sequence; /* of the last message */
 	int refused; /* -errno, 0: welcome */
 	struct cred cred;
@@ -72,7 +78,7 @@ struct session *session_new(struct fs *fs, int fd)
 		return NULL;
 	}
 	s->fs = fs;
-	s->arena_fd = s->event_fd = s->event_read_fd = s->lease_fd = -1;
+	s->arena_fd = s->event_fd = s->event_read_fd = s->lease_read_fd = s->lease_fd = -1;
 	s->pid = peer.pid;
 	s->cred.uid = peer.uid;
 	s->cred.gid = peer.gid;
@@ -93,7 +99,7 @@ uid_t session_uid(const struct session *s)
 
 int session_fd(const struct session *s)
 {
-	return s->fd;
+	return s->left ? s->lease_fd : s->fd;
 }
 
 void session_refuse(struct session *s, int err)
@@ -101,23 +107,62 @@ void session_refuse(struct session *s, int err)
 	s->refused = err;
 }
 
-static void close_fd(int fd)
+static void close_fd(int *fd)
 {
-	if (fd >= 0)
-		close(fd);
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+static struct keeper *keeper_of(const struct session *s)
+{
+	return s->fs->store ? s->fs->store->keeper : NULL;
+}
+
+/* All that the client reaches us by. */
+static void hang_up(struct session *s)
+{
+	if (s->arena)
+		munmap(s->arena, s->arena_bytes);
+	s->arena = NULL;
+	close_fd(&s->arena_fd);
+	close_fd(&s->event_fd);
+	close_fd(&s->event_read_fd);
+	close_fd(&s->lease_read_fd);
+	close_fd(&s->fd);
 }
 
 void session_free(struct session *s)
 {
 	endpoint_free(s->ep);
-	if (s->arena)
-		munmap(s->arena, s->arena_bytes);
-	close_fd(s->arena_fd);
-	close_fd(s->event_fd);
-	close_fd(s->event_read_fd);
-	close_fd(s->lease_fd);
-	close(s->fd);
+	hang_up(s);
+	close_fd(&s->lease_fd);
+	if (s->kept)
+		keeper_lease_ended(keeper_of(s));
 	free(s);
+}
+
+/* Is there who has its reading end? */
+static bool lease_lives(const struct session *s)
+{
+	struct pollfd p = {.fd = s->lease_fd};
+
+	return s->lease_fd >= 0 && (poll(&p, 1, 0) <= 0 || !(p.revents & (POLLERR | POLLNVAL)));
+}
+
+bool session_leave(struct session *s)
+{
+	bool held = true;
+
+	close_fd(&s->lease_read_fd); /* one that was never sent counts for nobody */
+	if (!lease_lives(s))
+		return false;
+	if (!s->left) {
+		held = endpoint_leave(s->ep);
+		hang_up(s);
+		s->left = true;
+	}
+	return held || s->kept;
 }
 
 /* ---- hello ---- */
@@ -150,23 +195,27 @@ static int make_arena(struct session *s, u64 bytes)
 }
 
 /*
- * The reading end of a pipe whose writing end the keeper has: while the client, or whoever inherited its
- * memory, keeps it, what this session maps is its own over a death of ours. Return: 0, or there is none.
+ * A pipe: while the client, or whoever inherited its memory, keeps the reading end, what this session maps
+ * is its own over the session's end; and over ours, where there is a keeper, which has the writing end as
+ * well. Return: 0, or there is none.
  */
 static int make_lease(struct session *s)
 {
-	struct keeper *keeper = s->fs->store ? s->fs->store->keeper : NULL;
-	int ends[2];
+	int ends[2], err;
 
-	if (!keeper)
-		return -ENOENT;
 	if (pipe2(ends, O_CLOEXEC)) {
 		log_warn("session of process %d: no lease: %s", (int)s->pid, strerror(errno));
 		return -EMFILE;
 	}
-	keeper_lease(keeper, ends[1]);
-	close(ends[1]);
-	s->lease_fd = ends[0];
+	err = keeper_lease(keeper_of(s), ends[1]);
+	if (err) {
+		close(ends[0]);
+		close(ends[1]);
+		return err;
+	}
+	s->kept = keeper_of(s);
+	s->lease_read_fd = ends[0];
+	s->lease_fd = ends[1];
 	return 0;
 }
 
@@ -234,7 +283,7 @@ static int run_hello(struct session *s, struct rpc_msg *msg)
 		return 0;
 	send_fd(msg, &s->arena_fd);
 	send_fd(msg, &s->event_read_fd);
-	send_fd(msg, &s->lease_fd);
+	send_fd(msg, &s->lease_read_fd);
 	return 0;
 }
 
@@ -329,6 +378,8 @@ int session_serve(struct session *s, void *buf, u64 linger_ns)
 	unsigned int nr = 0;
 	int err;
 
+	if (s->left)
+		return -ENOTCONN;
 	do {
 		err = serve_one(s, buf);
 		now = clock_mono_ns();

@@ -14,7 +14,14 @@ struct session *session_new(struct fs *fs, int fd);
 /** session_free() - close, give everything back. May block. */
 void session_free(struct session *s);
 uid_t session_uid(const struct session *s);
+/** session_fd() - what to wait at for its next message, or after session_leave() for the end of its lease. */
 int session_fd(const struct session *s);
+/**
+ * session_leave() - hang up, and give back all but what the client may still have mapped.
+ * Return: true: it has a lease, wait for that to end and call this again; false: session_free() now.
+ * May block.
+ */
+bool __must_check session_leave(struct session *s);
 /** session_refuse() - its HELLO will be answered with @err. */
 void session_refuse(struct session *s, int err);
 /**

@@ -94,10 +94,11 @@ enum {
  * completion words behind the generation words. A handle's is the ticket of its prefetch that ended last,
  * and the errno (0, EIO, ENOMEM, ECANCELED) << 32. The daemon wakes who waits at its lower half by futex().
  *
- * With KVC_HELLO_LEASE, where pool memory outlives the daemon, one more comes, last: the lease. A client
- * keeps it open, and does nothing with it, as long as it looks at memory that this session mapped or
- * reserved. So much of it the next daemon leaves as it is, and tells the same places to who maps the same
- * blocks again: pool files that are the same have the same device and inode numbers.
+ * With KVC_HELLO_LEASE one more comes, last: the lease. A client keeps it open, and does nothing with it, as
+ * long as it looks at, or fills, memory that this session mapped or reserved. So long that stays as it is,
+ * though the session has ended, by whichever side; and where pool memory outlives the daemon, though that
+ * has. The next session is told the same places when it maps the same blocks again: pool files that are the
+ * same have the same device and inode numbers.
  */
 struct kvc_op_hello {
 	uint32_t abi;		/* in: KVC_ABI_VERSION; out: the daemon's */

@@ -208,9 +208,27 @@ def t_keeper_does_not_answer(m):
         m.start()
         cold(m, data)
         assert len(keepers(m.source)) == 2
+        assert 'keeper.socket) did not answer within 5 s' in m.log_tail(), m.log_tail()
     finally:
         os.kill(old, signal.SIGCONT)
     wait_for(lambda: old not in keepers(m.source), 10, 'the old keeper ends')
+
+
+def t_no_socket_there(m):
+    """Something else that has its name is left alone, and named."""
+    data = fill(m)
+    m.umount()
+    path = m.source + '/keeper.socket'
+    for make, remove in ((os.mkdir, os.rmdir), (lambda p: kvseq.spit(p, b'mine'), os.unlink)):
+        make(path)
+        m.start()
+        verify(m, data)
+        assert not keepers(m.source)
+        assert path + ' is no socket; remove it and mount again' in m.log_tail(), m.log_tail()
+        m.umount()
+        remove(path)
+    m.start()
+    assert keepers(m.source)
 
 
 def t_store_removed(m):
@@ -401,7 +419,7 @@ def t_client_of_other_memory(m):
 
 
 def t_lease(m):
-    """Memory is kept while somebody has the lease, be it a child; and there is none where nothing is kept."""
+    """Memory is kept while somebody has the lease, be it a child."""
     namespace(m)
     s = kvrpc.Session(kvrpc.socket_of(m.path), flags=kvrpc.HELLO_LEASE)
     assert s.flags == kvrpc.HELLO_LEASE
@@ -418,12 +436,40 @@ def t_lease(m):
     m.start()
     os.close(child)
     nothing_held(m)
+
+
+def leases_full(m):
+    had = []
+    while not had or had[-1].flags:
+        s = kvrpc.Session(kvrpc.socket_of(m.path), flags=kvrpc.HELLO_LEASE)
+        assert len(s.hello_fds) == (1 if s.flags else 0)
+        s.socket.close()            # the daemon needs no descriptor for it but the lease's
+        os.close(s.arena_fd)
+        had.append(s)
+    return had
+
+
+def t_leases_full(m):
+    """Who gets none for want of room at the keeper is told so; those that there are go on to protect."""
     m.umount()
-    m.set_opts(OPTS + ',linger=0')
+    with open(m.dir + '/few', 'w') as f:
+        f.write('#!/bin/sh\nulimit -n 1100 && exec "%s" "$@"\n' % m.binary)
+    os.chmod(m.dir + '/few', 0o755)
+    m.binary = m.dir + '/few'
     m.start()
-    s = kvrpc.Session(kvrpc.socket_of(m.path), flags=kvrpc.HELLO_LEASE)
-    assert s.flags == 0 and not s.hello_fds
-    s.socket.close()
+    namespace(m)
+    had = leases_full(m)
+    assert len(had) == 549, len(had)    # half of them, but for the keeper's two
+    assert 'the keeper has 548 leases and can have no more' in m.log_tail(), m.log_tail()
+    assert kvrpc.Session(kvrpc.socket_of(m.path), flags=kvrpc.HELLO_LEASE).flags == 0
+    assert m.log_tail().count('can have no more') == 1
+    os.close(had[0].hello_fds[0])
+    wait_for(lambda: kvrpc.Session(kvrpc.socket_of(m.path), flags=kvrpc.HELLO_LEASE).flags, 10, 'there is room again')
+    restart(m)                          # those of an earlier daemon count
+    assert len(leases_full(m)) < 5
+    for s in had[1:-1]:
+        os.close(s.hello_fds[0])
+    check_all(m)
 
 
 def t_clients_killed_with_the_daemon(m):

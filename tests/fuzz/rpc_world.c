@@ -169,8 +169,9 @@ void rpc_world_fuzz(struct rpc_world *w, const u8 *data, size_t bytes)
 		data += 2 + len;
 		bytes -= 2 + len;
 	}
-	endpoint_free(eps[0]);
+	(void)endpoint_leave(eps[0]);
 	endpoint_free(eps[1]);
+	endpoint_free(eps[0]);
 	close(event[0]);
 	close(event[1]);
 	free(arenas);

@@ -315,6 +315,52 @@ static void owner_dies(void **state)
 	seq_destroy(seq);
 }
 
+/* A client that is not heard of any more, and fills its room all the same: @fail, without room for a copy. */
+static void leave_and_fill(bool fail)
+{
+	struct sequence *seq = new_seq(1);
+	struct seq_room *room = NULL;
+	u32 live = stub_pool_live(pool), left = fail ? 2 * BT : 2 * BT + 1;
+
+	assert_int_equal(seq_room_begin(seq, 100, &room), 0);
+	for (u32 t = 0; t < 50; t++)
+		fill(room, t);
+	assert_int_equal(commit(room, 2 * BT + 1), 0);
+	fault_arm(FAULT_SPACE, fail);
+	seq_room_leave(room);
+	fault_arm(FAULT_SPACE, 0);
+	assert_null(seq->room);
+	assert_int_equal(seq->T, left);
+	for (u32 i = 0; i < seq->tab.nr_blocks; i++)
+		for (u32 k = 2; k < room->nr; k++)
+			assert_int_not_equal(seq->tab.blocks[i].v, room->ids[k].v);
+	for (u32 k = 2; k < room->nr; k++) {
+		const void *addr;
+
+		assert_int_equal(pool_pin(pool, room->ids[k], &addr), 0);
+		memset((u8 *)(uintptr_t)addr, 0xee, geo.block_bytes);
+		pool_unpin(pool, &room->ids[k], 1);
+	}
+	check_tokens(seq, left);
+	assert_int_equal(seq_set_tokens(seq, 2 * BT), 0);
+	check_tokens(seq, 2 * BT);
+	persist(seq);
+	seq_destroy(seq);
+	assert_int_equal(stub_pool_live(pool), live + 7);
+	seq_room_end(room);
+	assert_int_equal(stub_pool_live(pool), live + 2); /* cached */
+}
+
+static void owner_leaves(void **state)
+{
+	leave_and_fill(false);
+}
+
+static void owner_leaves_no_space(void **state)
+{
+	leave_and_fill(true);
+}
+
 /* POSIX bytes first, then a room, then POSIX again. */
 static void after_plain_writes(void **state)
 {
@@ -384,6 +430,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(persisted_with_a_room, setup, teardown),
 		cmocka_unit_test_setup_teardown(others_are_kept_out, setup, teardown),
 		cmocka_unit_test_setup_teardown(owner_dies, setup, teardown),
+		cmocka_unit_test_setup_teardown(owner_leaves, setup, teardown),
+		cmocka_unit_test_setup_teardown(owner_leaves_no_space, setup, teardown),
 		cmocka_unit_test_setup_teardown(after_plain_writes, setup, teardown),
 		cmocka_unit_test_setup_teardown(failures, setup, teardown),
 	};
