@@ -433,6 +433,7 @@ t_few_descriptors() {
 	mapped <<'E'
 import resource
 want = slurp('m/a/s/kv')
+others()                                    # all of the memory's files are there
 resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
 v = show()
 eq((1, 20), (sessions(), pins()), 'with 48')
