@@ -64,6 +64,7 @@ enum block_flags {
 	BLOCK_KV = 1 << 10,	   /* a sequence's, not a plain file's */
 	BLOCK_FLUSHING = 1 << 11,  /* its NVMe copy was there when the tick's flush began */
 	BLOCK_FILLING = 1 << 12,   /* open, held, and a client writes to it: never written back */
+	BLOCK_ROOM = 1 << 13,	   /* one of its names is that of who appends in place, no file's */
 };
 
 /** struct block - all fields protected by the pool's lock, but where said. 128 bytes. */

@@ -16,7 +16,10 @@
  * free room; reclaim sees to that, by evicting the coldest blocks of all. With one domain none of this
  * ever happens.
  *
- * Who had blocks once keeps one slab, so that the pins of others cannot leave him without any.
+ * Who had blocks once keeps one slab, so that the pins of others cannot leave him without any. Who comes
+ * later, when clients have something mapped in every slab, finds none: his blocks are guests of domain
+ * 0, whose slabs no client is given, until somebody wants to map them. For that, domain 0 keeps a slab
+ * where there are many.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +32,7 @@
 #define SLAB_MOVING   UINT16_MAX /* dram_slab.domain: between two */
 #define WINDOW_TRIES  8		 /* places that are looked at for one to empty */
 #define TAKEOVER_WAIT_MS 20
+#define MANY_SLABS    16	 /* of so many domain 0 keeps one */
 
 /* ---- slabs ---- */
 
@@ -152,8 +156,9 @@ struct window {
 static bool may_lose(const struct pool *pool, u16 from, u16 to, u32 nr)
 {
 	const struct domain *d = &pool->domains[from];
+	bool keeps = d->active || (!from && pool->nr_slabs >= MANY_SLABS);
 
-	if (!d->active || d->nr_slabs > nr)
+	if (!keeps || d->nr_slabs > nr)
 		return true;
 	return !pool->domains[to].nr_slabs && pool->nr_slabs <= pool->nr_active;
 }
@@ -387,6 +392,16 @@ int dram_alloc(struct pool *pool, u32 id, u64 near, u64 *off)
 	do
 		err = extents_alloc(pool->domains[domain].room, stride, near, id, off);
 	while (err == -ENOSPC && take_untouched(pool, domain, stride));
+	if (!err)
+		count_bytes(pool, *off, stride, true);
+	return err;
+}
+
+int dram_alloc_guest(struct pool *pool, u32 id, u64 *off)
+{
+	u32 stride = block_stride(pool_block(pool, id));
+	int err = extents_alloc(pool->domains[0].room, stride, EXTENT_NONE, id, off);
+
 	if (!err)
 		count_bytes(pool, *off, stride, true);
 	return err;

@@ -251,7 +251,8 @@ int __must_check pool_try_hold(struct pool *pool, const struct block_id *ids, un
 void pool_unhold(struct pool *pool, const struct block_id *ids, unsigned int nr);
 /**
  * pool_fill_begin() - clients write to these open, held blocks from now on, at any time: they have no
- * copy in NVMe any more and are not written back. Sealing ends it, or pool_fill_end(). May block.
+ * copy in NVMe any more and are not written back. Sealing ends it, or pool_fill_end(). Until that, one
+ * name of each is the client's, which pool_residency() does not count. May block.
  */
 int __must_check pool_fill_begin(struct pool *pool, const struct block_id *ids, unsigned int nr);
 void pool_fill_end(struct pool *pool, const struct block_id *ids, unsigned int nr);
@@ -361,7 +362,7 @@ void prefix_drop_space(struct pool *pool, u32 space);
 
 /** struct pool_residency - of a list of blocks, in blocks. */
 struct pool_residency {
-	u32 nr, dram, nvme, lossy, shared;	/* shared: named by somebody else too */
+	u32 nr, dram, nvme, lossy, shared;	/* shared: by another file's name */
 	u64 exclusive_bytes;			/* bytes that freeing the list would give back */
 	u64 bytes;				/* allocated, st_blocks' sense */
 };

@@ -147,17 +147,19 @@ void pool_residency(struct pool *pool, const struct block_id *ids, unsigned int 
 	lock_acquire(&pool->lock);
 	for (unsigned int i = 0; i < nr; i++) {
 		struct block *b;
+		u32 names;
 
 		if (BLOCK_IS_NONE(ids[i]))
 			continue;
 		b = pool_block(pool, ids[i].v);
+		names = b->ref - !!(b->flags & BLOCK_ROOM);
 		res->nr++;
 		res->dram += !!(b->flags & BLOCK_DRAM_VALID);
 		res->nvme += !!(b->flags & BLOCK_NVME_VALID);
 		res->lossy += !!(b->flags & BLOCK_LOSSY);
-		res->shared += b->ref > 1;
+		res->shared += names > 1;
 		res->bytes += block_stride(b);
-		if (b->ref == 1)
+		if (names <= 1)
 			res->exclusive_bytes += block_stride(b);
 		if (i % BREATHE == BREATHE - 1)
 			pool_breathe(pool);

@@ -285,7 +285,7 @@ int pool_fill_begin(struct pool *pool, const struct block_id *ids, unsigned int 
 		if (err)
 			break;
 		lock_acquire(&pool->lock);
-		pool_block(pool, ids[i].v)->flags |= BLOCK_FILLING;
+		pool_block(pool, ids[i].v)->flags |= BLOCK_FILLING | BLOCK_ROOM;
 		lock_release(&pool->lock);
 		pool_end_write(pool, ids[i]);
 	}
@@ -296,7 +296,7 @@ void pool_fill_end(struct pool *pool, const struct block_id *ids, unsigned int n
 {
 	lock_acquire(&pool->lock);
 	for (unsigned int i = 0; i < nr; i++)
-		pool_block(pool, ids[i].v)->flags &= ~BLOCK_FILLING;
+		pool_block(pool, ids[i].v)->flags &= ~(BLOCK_FILLING | BLOCK_ROOM);
 	lock_release(&pool->lock);
 }
 

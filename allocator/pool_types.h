@@ -256,6 +256,8 @@ u16 domain_at(const struct pool *pool, u64 off);
 void domain_forget_space(struct pool *pool, u32 space);
 /** dram_alloc() - room for block @id in its domain's slabs. Return: 0, -ENOSPC, -ENOMEM. */
 int __must_check dram_alloc(struct pool *pool, u32 id, u64 near, u64 *off);
+/** dram_alloc_guest() - the same in the slabs that no client is given. Return: 0, -ENOSPC, -ENOMEM. */
+int __must_check dram_alloc_guest(struct pool *pool, u32 id, u64 *off);
 /** dram_alloc_outside() - a second room for @id in the domain where it is, not in @run. */
 int __must_check dram_alloc_outside(struct pool *pool, u32 id, const struct extent_run *run,
 				    u64 *off);

@@ -332,6 +332,17 @@ int dram_room_easy(struct pool *pool, u32 id)
 	return dram_room_nowait(pool, id, EXTENT_NONE);
 }
 
+/* Nothing can be had where it belongs, for pins: it may lie where nobody can map it. */
+static bool room_as_guest(struct pool *pool, u32 id)
+{
+	u64 off;
+
+	if (dram_alloc_guest(pool, id, &off))
+		return false;
+	block_set_ext(pool, id, IN_DRAM, off);
+	return true;
+}
+
 /* dram_room() once there is none: make some. */
 static int make_room(struct pool *pool, u32 id, u64 near, u16 domain)
 {
@@ -345,6 +356,8 @@ static int make_room(struct pool *pool, u32 id, u64 near, u16 domain)
 			continue;
 		if (reclaim_dram(pool, domain_reclaim_bytes(pool, domain, (u32)stride)))
 			continue;
+		if (room_as_guest(pool, id))
+			return 0;
 		if (!deadline)
 			deadline = clock_mono_ns() + ROOM_WAIT_MS * 1000000ull;
 		else if (clock_mono_ns() > deadline || pool->stop)

@@ -105,7 +105,8 @@ static int settle_tail(struct sequence *seq, u32 nr)
 	return 0;
 }
 
-static int commit_exactly(struct sequence *seq, u32 nr)
+/* All of a commit of @nr tokens that can fail. */
+static int seal_exactly(struct sequence *seq, u32 nr)
 {
 	int err;
 
@@ -116,8 +117,13 @@ static int commit_exactly(struct sequence *seq, u32 nr)
 		err = blktab_reserve(&seq->tab, seq->tab.nr_blocks, 1);
 	if (!err)
 		err = seq_seal(seq, nr / seq->geo->block_tokens);
-	if (!err)
-		err = settle_tail(seq, nr);
+	return err ? err : settle_tail(seq, nr);
+}
+
+static int commit_exactly(struct sequence *seq, u32 nr)
+{
+	int err = seal_exactly(seq, nr);
+
 	if (err)
 		return err;
 	set_T(seq, nr);
@@ -156,6 +162,40 @@ int seq_set_tokens(struct sequence *seq, u32 nr)
 	if (err)
 		return err;
 	err = __seq_set_tokens(seq, nr);
+	blktab_end(&seq->tab);
+	return err;
+}
+
+static int written_commit(struct sequence *seq, const struct room_commit *c)
+{
+	u32 from;
+	int err;
+
+	if (c->tokens < seq->T)
+		return kvc_err(-EINVAL, seq_commit_fewer);
+	err = seq_reserve_more_ids(seq, c, &from);
+	if (!err)
+		err = seal_exactly(seq, c->tokens);
+	if (err)
+		return err;
+	lock_acquire(&seq->tab.lock);
+	seq_take_more_ids(seq, c, from);
+	lock_release(&seq->tab.lock);
+	set_T(seq, c->tokens);
+	set_pending(seq, SEQ_NO_TOKENS);
+	return seq_index(seq);
+}
+
+int seq_written_commit(struct sequence *seq, const struct room_commit *commit)
+{
+	int err;
+
+	if (commit->tokens > SEQ_MAX_IDS)
+		return -EFBIG;
+	err = seq_begin_change(seq);
+	if (err)
+		return err;
+	err = written_commit(seq, commit);
 	blktab_end(&seq->tab);
 	return err;
 }

@@ -230,42 +230,87 @@ int seq_close_ids(struct sequence *seq)
 	return err;
 }
 
-static int set_ids(struct sequence *seq, const u32 *ids, u32 nr)
+/*
+ * @fresh, of @nr ids and room for one more, becomes the shown ids; all committed tokens have theirs from
+ * it. @same: leading ids that are shown already. Return: the old array.
+ */
+static u32 *swap_ids(struct sequence *seq, u32 *fresh, u32 nr, u32 same)
 {
-	u32 same = min(nr, seq->nr_ids);
-	int err = seq_reserve_ids(seq, nr);
+	u32 *old = seq->ids;
 
-	if (same && memcmp(seq->ids, ids, same * sizeof(*ids)))
-		same = 0;
-	if (!err && (seq->loose || same < seq->nr_cids))
-		err = seq_own_cids(seq);
-	if (err)
-		return err;
 	lock_acquire(&seq->tab.lock);
-	if (nr > same)
-		memcpy(seq->ids + same, ids + same, (nr - same) * sizeof(*ids));
 	if (same < max(nr, seq->nr_ids))
 		seq_dirty_ids(seq, same);
+	seq->ids = fresh;
 	seq->nr_ids = nr;
+	seq->max_ids = nr + 1;
 	seq->nr_part = 0;
-	seq->loose = false;
+	seq->loose = seq->estranged = false;
+	free(seq->cids);
+	seq->cids = NULL;
+	seq->pending_T = SEQ_NO_TOKENS;
+	seq->meta_dirty = true;
 	lock_release(&seq->tab.lock);
-	return 0;
+	return old;
 }
 
-int seq_set_ids(struct sequence *seq, const u32 *ids, u32 nr, u32 *agree)
+/* What can fail comes first; ids are the last to change. */
+static int set_ids(struct sequence *seq, u32 **fresh, u32 nr, u32 *matched)
 {
-	int err = seq_begin_change(seq);
+	u32 same = min(nr, seq->nr_ids);
+	int err;
 
+	if (same && memcmp(seq->ids, *fresh, same * sizeof(**fresh)))
+		same = 0;
+	err = seq_become(seq, *fresh, nr, matched);
 	if (err)
 		return err;
-	err = set_ids(seq, ids, nr);
-	if (!err)
-		err = seq_match(seq);
-	if (!err)
-		*agree = seq_agreeing_ids(seq, min(seq->nr_cids, seq->nr_ids));
-	blktab_end(&seq->tab);
+	*fresh = swap_ids(seq, *fresh, nr, same);
+	return seq_index(seq);
+}
+
+int seq_set_ids(struct sequence *seq, const u32 *ids, u32 nr, u32 *matched)
+{
+	u32 *fresh;
+	int err;
+
+	if (nr > SEQ_MAX_IDS)
+		return -EFBIG;
+	/* As everywhere one more than asked for: a part of an id may follow. */
+	fresh = fault_point(FAULT_MEMORY) ? NULL : kvc_alloc_array((size_t)nr + 1, sizeof(*fresh));
+	if (!fresh)
+		return -ENOMEM;
+	if (nr)
+		memcpy(fresh, ids, nr * sizeof(*fresh));
+	err = seq_begin_change(seq);
+	if (!err) {
+		err = set_ids(seq, &fresh, nr, matched);
+		blktab_end(&seq->tab);
+	}
+	free(fresh);
 	return err;
+}
+
+int seq_reserve_more_ids(struct sequence *seq, const struct room_commit *c, u32 *from)
+{
+	int err;
+
+	*from = seq->loose ? 0 : seq->nr_ids;
+	if (!c->nr_ids)
+		return 0;
+	err = seq_reserve_ids(seq, (u64)*from + c->nr_ids);
+	return err || !seq->loose ? err : seq_own_cids(seq);
+}
+
+void seq_take_more_ids(struct sequence *seq, const struct room_commit *c, u32 from)
+{
+	if (!c->nr_ids)
+		return;
+	memcpy(seq->ids + from, c->ids, c->nr_ids * sizeof(*seq->ids));
+	seq->nr_ids = from + c->nr_ids;
+	seq->nr_part = 0;
+	seq->loose = false;
+	seq_dirty_ids(seq, from);
 }
 
 int seq_ids_gone(struct sequence *seq)

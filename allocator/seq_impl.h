@@ -3,7 +3,7 @@
 #ifndef KVC_SEQ_IMPL_H
 #define KVC_SEQ_IMPL_H
 
-#include "allocator/sequence.h"
+#include "allocator/seq_room.h"
 #include "allocator/written.h"
 
 /** seq_has_own_bytes() - does it hold bytes that did not come from the prefix cache? */
@@ -68,6 +68,16 @@ static inline const u32 *seq_committed_ids(const struct sequence *seq)
 int __must_check seq_drop_ids(struct sequence *seq);
 /** seq_agreeing_ids() - leading ids, up to @nr, that equal those of their tokens' commit. */
 u32 seq_agreeing_ids(const struct sequence *seq, u32 nr);
+/**
+ * seq_become() - have the committed tokens that @ids are cached for and nothing else: its own leading
+ * ones, or the chain that the index has when that is longer. The shown ids are the caller's to set then.
+ * @tokens: how many. On failure nothing changed. May block.
+ */
+int __must_check seq_become(struct sequence *seq, const u32 *ids, u32 nr_ids, u32 *tokens);
+/** seq_reserve_more_ids() - have room for a commit's ids, which nothing can refuse then. @from: where they begin. */
+int __must_check seq_reserve_more_ids(struct sequence *seq, const struct room_commit *c, u32 *from);
+/** seq_take_more_ids() - they are shown. Lock held; room was reserved. */
+void seq_take_more_ids(struct sequence *seq, const struct room_commit *c, u32 from);
 /** seq_match() - tokens closed: attach what is cached, or index what is here. */
 int __must_check seq_match(struct sequence *seq);
 /** seq_index() - bind newly committed tokens to their ids, index sealed blocks that agree. */

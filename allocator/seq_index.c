@@ -227,6 +227,63 @@ static int match_new(struct sequence *seq)
 	return err;
 }
 
+/* Leading committed tokens that have these ids. Those that have none yet may have any. */
+static u32 shared_tokens(const struct sequence *seq, const u32 *ids, u32 nr)
+{
+	const u32 *have = seq_committed_ids(seq);
+	u32 most = min(seq->nr_cids, nr), i = 0;
+
+	if (!most || !memcmp(have, ids, most * sizeof(*ids)))
+		return most;
+	while (have[i] == ids[i])
+		i++;
+	return i;
+}
+
+/* The chain, @nr blocks named for us, takes the place of all that is here. */
+static int replace(struct sequence *seq, const struct block_id *chain, u32 nr)
+{
+	struct seq_cut to = {.blocks = min(nr, seq->tab.nr_blocks),
+			     .tokens = nr * seq->geo->block_tokens,
+			     .size = nr * seq->geo->block_bytes,
+			     .keep_ids = true};
+	int err = blktab_reserve(&seq->tab, max(seq->tab.nr_blocks, nr), seq->tab.nr_blocks + nr);
+
+	if (!err)
+		err = __seq_cut(seq, to);
+	if (err)
+		return err;
+	written_remove(seq->written, 0, UINT64_MAX);
+	return attach(seq, chain, nr);
+}
+
+int seq_become(struct sequence *seq, const u32 *ids, u32 nr_ids, u32 *tokens)
+{
+	struct prefix_key key = {.root = seq->root,
+				 .block_tokens = seq->geo->block_tokens,
+				 .ids = ids,
+				 .nr_ids = nr_ids};
+	struct block_id *chain = kvc_alloc_array(nr_ids / key.block_tokens, sizeof(*chain));
+	u32 shared = shared_tokens(seq, ids, nr_ids), nr = 0;
+	bool longer;
+	int err = 0;
+
+	if (!chain)
+		return -ENOMEM;
+	if (seq->root)
+		nr = prefix_match(seq->tab.pool, &key, chain, true);
+	longer = nr * key.block_tokens > shared;
+	if (longer)
+		err = replace(seq, chain, nr);
+	else if (!seq_is_blank(seq))
+		err = seq_cut_to_tokens(seq, shared);
+	if (err || !longer)
+		pool_put(seq->tab.pool, chain, nr);
+	free(chain);
+	*tokens = longer ? nr * key.block_tokens : shared;
+	return err;
+}
+
 /* New ids that bind a rest do not show that they are those of what was bound before. */
 static int index_old_bytes(struct sequence *seq)
 {

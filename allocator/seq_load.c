@@ -177,7 +177,8 @@ static void take_head(struct sequence *seq)
 	seq->paired = r->flags & SEQ_RECORD_PAIRED;
 	seq->estranged = r->flags & SEQ_RECORD_ESTRANGED;
 	seq->pinned = r->flags & SEQ_RECORD_PINNED;
-	seq->state = (enum seq_state)r->state;
+	/* Whoever decoded or waited to is gone. */
+	seq->state = r->state >= SEQ_QUEUED ? SEQ_IDLE : (enum seq_state)r->state;
 	seq->priority = r->priority;
 	seq->last_use_ns = r->last_use_ns;
 	seq->tab.size = r->size;

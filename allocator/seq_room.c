@@ -249,6 +249,8 @@ int seq_room_begin(struct sequence *seq, u32 tokens, struct seq_room **room)
 		err = -EFBIG;
 	else
 		err = *room ? room_more(*room, tokens) : room_new(seq, tokens, room);
+	if (!err)
+		(*room)->end = max((*room)->end, seq->T + tokens);
 	blktab_end(&seq->tab);
 	return err;
 }
@@ -288,35 +290,13 @@ static int install(struct seq_room *room, u32 from, u32 to)
 	return 0;
 }
 
-/* Have room for the ids, which nothing can refuse then. @from: where they begin. */
-static int reserve_ids(struct sequence *seq, const struct room_commit *c, u32 *from)
-{
-	int err;
-
-	*from = seq->loose ? 0 : seq->nr_ids;
-	if (!c->nr_ids)
-		return 0;
-	err = seq_reserve_ids(seq, (u64)*from + c->nr_ids);
-	return err || !seq->loose ? err : seq_own_cids(seq);
-}
-
-static void take_ids(struct sequence *seq, const struct room_commit *c, u32 from)
-{
-	memcpy(seq->ids + from, c->ids, c->nr_ids * sizeof(*seq->ids));
-	seq->nr_ids = from + c->nr_ids;
-	seq->nr_part = 0;
-	seq->loose = false;
-	seq_dirty_ids(seq, from);
-}
-
 static void settle_state(struct seq_room *room, const struct room_commit *c, u32 ids_from)
 {
 	struct sequence *seq = room->seq;
 	u64 size = seq_bytes_for(seq, c->tokens);
 
 	lock_acquire(&seq->tab.lock);
-	if (c->nr_ids)
-		take_ids(seq, c, ids_from);
+	seq_take_more_ids(seq, c, ids_from);
 	if (size > seq->tab.size) {
 		seq->tab.size = size;
 		seq->tab.dirty = true;
@@ -333,9 +313,9 @@ static int room_commit(struct seq_room *room, const struct room_commit *c)
 	u32 bt = seq->geo->block_tokens, from;
 	int err;
 
-	if (c->tokens < seq->T || c->tokens > ((u64)room->first + room->nr) * bt)
+	if (c->tokens < seq->T || c->tokens > room->end)
 		return kvc_err(-EINVAL, room_outside);
-	err = reserve_ids(seq, c, &from);
+	err = seq_reserve_more_ids(seq, c, &from);
 	if (!err)
 		err = install(room, seq->T / bt, seq_blocks_for(seq, c->tokens));
 	if (!err)

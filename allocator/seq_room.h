@@ -29,6 +29,7 @@
 struct seq_room {
 	struct sequence *seq;	/* set once; outlives the room */
 	bool revoked;		/* the sequence has let go of it */
+	u32 end;		/* tokens, from the sequence's first on, that there may be with it */
 	u32 first, nr, max;	/* block number of ids[0], entries, room for entries */
 	struct block_id *ids;	/* each named and held by the room */
 	struct pool_place *places;
@@ -56,6 +57,12 @@ struct room_commit {
  * -EIO. May block.
  */
 int __must_check seq_room_commit(struct seq_room *room, const struct room_commit *commit);
+/**
+ * seq_written_commit() - as seq_room_commit(), of tokens that were written by seq_write(), without a room.
+ * Return: 0, or with nothing changed: -EINVAL (fewer than are committed, or not all written), -EBUSY (a
+ * client appends in place), -EFBIG, -ENOSPC, -ENOMEM, -EIO. May block.
+ */
+int __must_check seq_written_commit(struct sequence *seq, const struct room_commit *commit);
 /** seq_room_end() - give the room back and free it; committed tokens stay. NULL is fine. May block. */
 void seq_room_end(struct seq_room *room);
 

@@ -104,12 +104,13 @@ int __must_check seq_truncate_ids(struct sequence *seq, u64 size);
 /** seq_close_ids() - tokens closed or fsynced by a writer: match, or index what agrees. May block. */
 int __must_check seq_close_ids(struct sequence *seq);
 /**
- * seq_set_ids() - @nr ids instead of all that `tokens` showed, and what its close means.
+ * seq_set_ids() - @nr ids instead of all that `tokens` showed, and just what is cached of them.
  * @ids: copied before anything is done with them: somebody else may change them meanwhile
- * @agree: leading committed tokens that have these ids
- * Return: 0, -EBUSY (S5), -EFBIG, -ENOMEM. May block.
+ * @matched: leading tokens with these ids, its own or attached. All others are cut, whether they
+ *	were committed under other ids, under none, or not at all
+ * Return: 0, or with nothing changed: -EBUSY (S5), -EFBIG, -ENOSPC, -ENOMEM, -EIO. May block.
  */
-int __must_check seq_set_ids(struct sequence *seq, const u32 *ids, u32 nr, u32 *agree);
+int __must_check seq_set_ids(struct sequence *seq, const u32 *ids, u32 nr, u32 *matched);
 
 /* ---- commits ---- */
 /** seq_commit() - fsync or close of kv: seal whole blocks, apply a pending T, index. May block. */

@@ -114,14 +114,17 @@ static void on_ready(void *ctx)
  * SIGTERM and SIGINT: dirty pages of mappings are still in the kernel and come as requests, so they
  * are synced while the session still serves; then the mount goes.
  */
+static int sync_mount(const char *mountpoint)
+{
+	int fd = open(mountpoint, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	return fd < 0 ? fd : syncfs(fd);
+}
+
 static void leave(struct daemon *d)
 {
-	int fd = open(d->opts.mountpoint, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	if (fd >= 0) {
-		syncfs(fd);
-		close(fd);
-	}
+	if (session_from_outside(sync_mount, d->opts.mountpoint))
+		log_warn("leaving: the mount could not be synced");
 	session_stop(&d->fs);
 }
 

@@ -11,7 +11,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include "allocator/base/clock.h"
@@ -194,9 +195,37 @@ static void raise_read_ahead(const char *mountpoint)
 		log_info("read-ahead stays at the kernel's default: cannot write %s", file);
 }
 
+/*
+ * Nobody in this process asks anything of our own mount. If we were killed before the answer, who asked
+ * would wait for it for good, and with him the process, its connection, and all who use the mount. A
+ * child has none of our descriptors: for it the connection ends with us.
+ */
+int session_from_outside(int (*ask)(const char *mountpoint), const char *mountpoint)
+{
+	pid_t child = fork();
+	int status;
+
+	if (child < 0)
+		return -errno;
+	if (!child) {
+		close_range(3, ~0u, 0);
+		_exit(ask(mountpoint) ? 1 : 0);
+	}
+	while (waitpid(child, &status, 0) < 0)
+		if (errno != EINTR)
+			return -errno;
+	return WIFEXITED(status) && !WEXITSTATUS(status) ? 0 : -EIO;
+}
+
+static int answers(const char *mountpoint)
+{
+	struct statfs sf;
+
+	return statfs(mountpoint, &sf);
+}
+
 static void *helper_main(void *arg)
 {
-	struct statvfs st;
 	bool ended;
 
 	lock_acquire(&run.lock);
@@ -208,7 +237,7 @@ static void *helper_main(void *arg)
 	 * The kernel sets its read-ahead when it gets our answer to INIT; a request that was served
 	 * is behind that. When the loop ends before it serves this one, the unmount does.
 	 */
-	if (ended || statvfs(run.fs->opts->mountpoint, &st))
+	if (ended || session_from_outside(answers, run.fs->opts->mountpoint))
 		return NULL;
 	raise_read_ahead(run.fs->opts->mountpoint);
 	run.ready(run.ctx);

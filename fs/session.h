@@ -17,6 +17,12 @@ int __must_check session_mount(struct fs *fs, struct textbuf *why);
  * of its own, when the mount answers. Return: 0 or -errno.
  */
 int __must_check session_run(struct fs *fs, void (*ready)(void *ctx), void *ctx);
+/**
+ * session_from_outside() - let a child ask something of our own mount: @ask is called there, without any
+ * of our descriptors, and only with what is safe behind a fork of threads. Waits for it.
+ * Return: 0, -EIO when @ask did not return 0, -errno.
+ */
+int __must_check session_from_outside(int (*ask)(const char *mountpoint), const char *mountpoint);
 /** session_stop() - make session_run() return; from any thread. */
 void session_stop(struct fs *fs);
 /** session_end() - unmount and free. */

@@ -192,7 +192,8 @@ static int match_done(void *entry, const struct kvc_cmd *cmd, const u8 *arena)
 	if (cmd->match.matched > e->nr_ids)
 		return -EPROTO;
 	e->cached = cmd->match.matched;
-	e->seq->tokens = max(e->seq->tokens, e->cached);
+	if (e->seq->flags & KVC_SEQ_WRITE) /* what it had beyond was cut; a reader only asked */
+		e->seq->tokens = e->cached;
 	return 0;
 }
 
@@ -327,6 +328,8 @@ static int append_done(void *entry, const struct kvc_cmd *cmd, const u8 *arena)
 	struct runs runs = {0};
 	int err = -EPROTO;
 
+	if (!e->nr_tokens)
+		return -EINVAL;
 	if (a->extents.bytes <= append_need(e) && a->extents.bytes % sizeof(struct kvc_extent) == 0)
 		err = runs_add(&runs, (const struct kvc_extent *)(const void *)arena,
 			       a->extents.bytes / sizeof(struct kvc_extent), stride);

@@ -103,7 +103,7 @@ static const char *below_root(const char *path)
 
 static bool opened_good(const struct conn *conn, const struct kvc_op_open *o)
 {
-	return o->slot < conn->arena.nr_slots && o->block_tokens && o->block_bytes &&
+	return o->slot < conn->arena.nr_slots && o->layers && o->block_tokens && o->block_bytes &&
 	       o->block_stride >= o->block_bytes && o->block_stride % KVC_PAGE_SIZE == 0;
 }
 
@@ -124,7 +124,8 @@ static int open_on(struct kvc_seq *seq, struct conn *conn, u32 flags)
 	seq->tokens = o->tokens;
 	seq->ticket = 0;
 	seq->layout = (struct kvc_layout){sizeof(seq->layout), o->layers, o->block_tokens, o->layout,
-					  o->token_bytes, o->block_bytes, o->block_stride};
+					  o->token_bytes, o->block_bytes, o->block_stride,
+					  o->block_bytes % o->layers ? 0 : o->block_bytes / o->layers};
 	seq->conn = conn_get(conn);
 	return 0;
 }
@@ -249,10 +250,10 @@ int kvc_seq_layout(struct kvc_seq *seq, struct kvc_layout *layout)
 {
 	size_t size = layout->size;
 
-	if (size < sizeof(*layout))
+	if (size < offsetof(struct kvc_layout, slice_bytes))
 		return -EINVAL;
 	seq_take(seq);
-	*layout = seq->layout;
+	memcpy(layout, &seq->layout, min(size, sizeof(*layout)));
 	seq_give(seq);
 	layout->size = size;
 	return 0;

@@ -51,9 +51,12 @@ static int reserve(struct handle *h, u32 tokens)
 int op_rpc_append(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 {
 	struct kvc_op_append *op = &cmd->append;
+	bool fresh = !h->room;
 	struct placed placed;
 	int err;
 
+	if (!ep->nr_slots) /* only a session can map what it is to fill */
+		return -EOPNOTSUPP;
 	if (op->flags)
 		return -EINVAL;
 	err = ep_may_see(ep, h->fseq, true);
@@ -66,7 +69,10 @@ int op_rpc_append(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 				 .stride = h->fseq->ns->geo.block_stride};
 	op->first_block = h->room->first;
 	op->nr_blocks = h->room->nr;
-	return put_extents(ep, &placed, &op->extents);
+	err = put_extents(ep, &placed, &op->extents);
+	if (err && fresh)
+		handle_end_room(h);
+	return err;
 }
 
 /* As fsync: everything of the sequence, and its names. */
@@ -93,6 +99,17 @@ static int make_durable(struct fs *fs, struct fseq *fseq)
 	return err ? err : pool_commit(fs->pool, seq);
 }
 
+/* Of bytes that came through `kv`. */
+static int commit_written(struct handle *h, const struct room_commit *c)
+{
+	int err = seq_written_commit(h->fseq->seq, c);
+
+	if (err != -ENOSPC)
+		return err;
+	persist_make_room(h->ep->fs);
+	return seq_written_commit(h->fseq->seq, c);
+}
+
 int op_rpc_commit(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 {
 	struct kvc_op_commit *op = &cmd->commit;
@@ -109,7 +126,7 @@ int op_rpc_commit(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 	if (!err && h->room)
 		err = seq_room_commit(h->room, &c);
 	else if (!err && (c.tokens != before || c.nr_ids))
-		err = kvc_err(-EINVAL, rpc_no_room);
+		err = commit_written(h, &c);
 	if (!err && (c.tokens != before || c.nr_ids))
 		ep_changed(h, block_start(h, before), block_end(h, c.tokens));
 	op->committed = fseq_T(h->fseq);

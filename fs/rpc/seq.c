@@ -68,16 +68,19 @@ static int attach(struct handle *h, const u32 *ids, u32 nr_ids, struct kvc_op_ma
 {
 	struct sequence *seq = h->fseq->seq;
 	struct pool_residency res;
+	u64 size;
 	int err;
 
 	if (!h->writable)
 		return -EACCES;
 	handle_end_room(h);
+	size = seq_size(seq);
 	err = seq_set_ids(seq, ids, nr_ids, &op->matched);
 	if (err)
 		return err;
-	ep_changed(h, 0, seq_size(seq));
-	err = leading_residency(h, op->matched / h->fseq->ns->geo.block_tokens, &res);
+	ep_changed(h, 0, max(size, seq_size(seq)));
+	err = leading_residency(h, div_round_up(op->matched, h->fseq->ns->geo.block_tokens),
+				&res);
 	put_residency(op, &res);
 	return err;
 }
@@ -115,6 +118,8 @@ int op_rpc_fork(struct endpoint *ep, struct handle *h, struct kvc_cmd *cmd)
 
 	if (op->reserved || op->path.bytes > 4096)
 		return -EINVAL;
+	if (!op->tokens)
+		return kvc_err(-EINVAL, rpc_fork_nothing);
 	if (ep->fs->opts->read_only)
 		return -EROFS;
 	err = ep_copy_in(ep, &op->path, &path);

@@ -15,8 +15,13 @@
  *   ioctl    ioctl(fd, KVC_IOC_BATCH(bytes), buf), at most KVC_IOCTL_MAX bytes (-E2BIG from the library)
  *   device   the same ioctl on /dev/kvcache, as on the mount's root; what it opens goes with the descriptor
  *
- * By ioctl and device no memory can be mapped (KVC_OP_HELLO: -EINVAL, KVC_OP_POOL: -EOPNOTSUPP): bytes
- * are written to `kv` on the mount.
+ * An ioctl answers on a sequence's `kv` (-ESTALE: on one that is called otherwise, or was removed), on the
+ * mount's root directory, and on the device; on everything else it is -ENOTTY. What is opened by it goes
+ * with that open file. On `kv`, handle 0 is that file's sequence, with the rights that it was opened with.
+ *
+ * By ioctl and device no memory can be mapped (KVC_OP_HELLO: -EINVAL, KVC_OP_APPEND and KVC_OP_POOL:
+ * -EOPNOTSUPP; KVC_OP_MAP pins and tells places): bytes are written to `kv` on the mount, then made final
+ * by KVC_OP_COMMIT.
  *
  * Little-endian, naturally aligned, no padding that is not named. Unknown op: -EOPNOTSUPP; nonzero
  * reserved fields or unknown flags: -EINVAL. A message with a wrong length, magic or version ends the
@@ -39,14 +44,14 @@
 /** enum kvc_op - which member of struct kvc_cmd's union is in force. */
 enum kvc_op {
 	KVC_OP_HELLO = 1,	/* first message of a session, alone in its batch */
-	KVC_OP_OPEN,		/* a sequence by path: handle */
+	KVC_OP_OPEN,		/* a sequence by path; out: kvc_cmd.handle */
 	KVC_OP_CLOSE,		/* give a handle and its pins back */
 	KVC_OP_MATCH,		/* token ids against the prefix cache: count only, or attach */
 	KVC_OP_MAP,		/* pin a range and tell where its blocks lie */
 	KVC_OP_UNMAP,		/* unpin a range that was mapped */
-	KVC_OP_APPEND,		/* reserve blocks behind the committed tokens, to be filled in place */
+	KVC_OP_APPEND,		/* reserve blocks behind the committed tokens, to be filled in place (socket only) */
 	KVC_OP_COMMIT,		/* the tokens filled so far are final */
-	KVC_OP_FORK,
+	KVC_OP_FORK,		/* a second sequence that shares the leading tokens */
 	KVC_OP_TRUNCATE,
 	KVC_OP_PREFETCH,
 	KVC_OP_STATE,		/* decoding, queued, paused, idle */
@@ -103,6 +108,10 @@ struct kvc_op_hello {
 	uint32_t reserved;
 };
 
+/*
+ * The handle comes in kvc_cmd.handle: the lowest number that this client has not in use, from 1 on. So a
+ * command behind it in the same batch can name it, if the client knows which that is.
+ */
 struct kvc_op_open {
 	struct kvc_ref path;	/* in: below the mount, no leading slash */
 	uint32_t flags;		/* in: KVC_OPEN_* */
@@ -118,6 +127,14 @@ struct kvc_op_open {
 };
 
 enum { KVC_MATCH_ATTACH = 1 };	/* write the ids to the sequence and attach what is cached */
+
+/*
+ * After an attaching match the sequence shows these ids and has exactly @matched committed tokens, those
+ * that it had under the same ids or, where that is more, those of the prefix cache. What it had beyond
+ * them is cut, as by user.kvc.tokens = @matched, whether it was attached or its own, committed under other
+ * ids, under none, or not at all. When it fails, nothing has changed but that the client's reservation is
+ * gone. It needs KVC_OPEN_WRITE (-EACCES); -EBUSY: another client appends.
+ */
 
 struct kvc_op_match {
 	struct kvc_ref ids;	/* in: u32 token ids */
@@ -151,7 +168,12 @@ struct kvc_op_map {
  * One client at a time appends to a sequence (-EBUSY), and needs write permission on the namespace,
  * whose memory it fills. Until it closes the handle, truncates, matches with KVC_MATCH_ATTACH or dies,
  * writes to the file by others fail with EBUSY too. Blocks that hold only committed tokens leave the
- * reservation at the next APPEND; what was reserved and not committed is lost with the handle.
+ * reservation at the next APPEND; what was reserved and not committed is lost with the handle. A smaller
+ * APPEND takes nothing back of what an earlier one reserved.
+ *
+ * Whole or not at all: -ENOSPC; -EAGAIN: pins beyond the budget, as of MAP; -E2BIG: more runs than there is
+ * room for, where 16 bytes for each block are always enough: give more, or ask for fewer tokens.
+ * -EOPNOTSUPP: by ioctl, where nothing can be mapped.
  */
 struct kvc_op_append {
 	uint32_t tokens;	/* in: room for this many beyond the committed ones; -EBUSY: another client appends */
@@ -161,8 +183,14 @@ struct kvc_op_append {
 	struct kvc_ref extents;	/* in: room; out: bytes used */
 };
 
+/*
+ * With a reservation the tokens were filled there: no fewer than are committed and no more than those and
+ * what APPEND asked for, else -EINVAL. Without one (always so by ioctl) they were written to `kv`, and a
+ * commit is user.kvc.tokens = @tokens with the ids given first, both or neither: -EINVAL when there are
+ * fewer than are committed, or one is not wholly written; -EBUSY: another client appends.
+ */
 struct kvc_op_commit {
-	uint32_t tokens;	/* in: committed tokens from now on, all filled in place */
+	uint32_t tokens;	/* in: committed tokens from now on */
 	uint32_t flags;		/* 0 */
 	struct kvc_ref ids;	/* in: ids of the tokens beyond the known ones; may be empty */
 	uint32_t durable;	/* in: 1: as fsync */
@@ -171,7 +199,7 @@ struct kvc_op_commit {
 
 struct kvc_op_fork {
 	struct kvc_ref path;	/* in: the new sequence */
-	uint32_t tokens;	/* in: UINT32_MAX: all */
+	uint32_t tokens;	/* in: how many leading ones; UINT32_MAX: all; 0: -EINVAL */
 	uint32_t reserved;
 };
 
@@ -257,7 +285,7 @@ struct kvc_batch {
 	uint16_t flags;		/* KVC_BATCH_* */
 	uint32_t nr_cmds;
 	uint32_t bytes;		/* of the whole message */
-	uint64_t sequence;	/* counts a session's messages from 1: a replayed one ends it */
+	uint64_t sequence;	/* counts a session's messages from 1: a replayed one ends it; not looked at by ioctl */
 };
 
 enum { KVC_BATCH_STOP = 1 };
@@ -265,8 +293,14 @@ enum { KVC_BATCH_STOP = 1 };
 /** KVC_IOC_BATCH() - request number of a batch of @bytes. */
 #define KVC_IOC_BATCH(bytes) _IOC(_IOC_READ | _IOC_WRITE, 'k', 0x56, (bytes))
 
-_Static_assert(sizeof(struct kvc_cmd) == 96, "wire format");
-_Static_assert(sizeof(struct kvc_batch) == 24, "wire format");
-_Static_assert(sizeof(struct kvc_extent) == 16, "wire format");
+#ifdef __cplusplus
+#define KVC_STATIC_ASSERT static_assert
+#else
+#define KVC_STATIC_ASSERT _Static_assert
+#endif
+KVC_STATIC_ASSERT(sizeof(struct kvc_cmd) == 96, "wire format");
+KVC_STATIC_ASSERT(sizeof(struct kvc_batch) == 24, "wire format");
+KVC_STATIC_ASSERT(sizeof(struct kvc_extent) == 16, "wire format");
+#undef KVC_STATIC_ASSERT
 
 #endif

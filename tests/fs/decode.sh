@@ -122,11 +122,19 @@ t_restarted() {
 	equal cold
 }
 
+refused() { # MESSAGE ARGUMENT...
+	local out
+	out=$("$KVDECODE" "${@:2}" 2>&1) && bad "kvdecode ${*:2}: not refused"
+	expect_match "$1" "$out" "kvdecode ${*:2}"
+}
+
 t_refusals() {
 	need_model
 	model out/other 1 1 2 1 8 300
-	expect_fail "$KVDECODE" --mount m --sequence d/other out/other/model.bin x
-	expect_fail "$KVDECODE" --mount out --sequence d/x "$MODEL" x
+	refused "d: the namespace is another model's: name another one" --mount m --sequence d/other out/other/model.bin x
+	refused 'no kvcachefs mount at out' --mount out --sequence d/x "$MODEL" x
+	refused 'samples is at most 1000' --mount m --sequence d/x --samples 1001 "$MODEL" x
+	refused '--mount MOUNT and --sequence NAMESPACE/NAME go together' --mount m "$MODEL" x
 	expect_fail "$KVDECODE" "$MODEL" "$(printf '%2000s')"
 	"$KVDECODE" --mount m --sequence nowhere "$MODEL" x 2>/dev/null
 	expect_eq 2 $? "exit status for a sequence without a namespace"

@@ -381,10 +381,18 @@ def t_ioctl(m):
     r = Ioctl(root)
     h = r.open('ns/b', CREATE | WRITE)
     assert h == 1, h
-    result, first, nr, _ = r.append(h, 40)
-    assert (result, first, nr) == (0, 0, 3)
+    assert r.append(h, 40)[0] == -errno.EOPNOTSUPP
+    kv = os.open(m + '/ns/b/kv', os.O_RDWR)
+    assert os.pwrite(kv, b'k' * (3 * STRIDE), 0) == 3 * STRIDE  # nothing is reserved that would keep it out
+    assert r.commit(h, 49, range(49)) == -errno.EINVAL
+    assert r.query(h)[1][:2] == (0, 0)
     assert r.commit(h, 33, range(33)) == 0
+    assert Ioctl(kv).commit(0, 34, [33]) == -errno.EINVAL  # behind the end that was set
+    assert Ioctl(kv).commit(0, 33, [33]) == 0
+    os.close(kv)
     assert os.getxattr(m + '/ns/b/kv', 'user.kvc.tokens') == b'33'
+    assert os.stat(m + '/ns/b/tokens').st_size == 4 * 34
+    wait_for(lambda: len(sessions(m)) == 1, 30, 'what was opened by way of kv goes with it')
     kv = os.open(m + '/ns/a/kv', os.O_RDONLY)
     k = Ioctl(kv)
     assert k.query(0)[1][0] == 64
@@ -409,8 +417,9 @@ def t_lazy_unmount(m, mount):
     fd = os.open(m, os.O_RDONLY)
     r = Ioctl(fd)
     h = r.open('ns/b', CREATE | WRITE)
-    assert r.append(h, 40)[0] == 0
-    assert r.commit(h, 33, range(33)) == 0
+    with open(m + '/ns/b/kv', 'wb') as kv:
+        kv.write(b'k' * (3 * STRIDE))
+    assert r.commit(h, 48, range(33)) == 0
     s = Session(socket_of(m))
     s.append(s.open('ns/c', CREATE | WRITE), 10)
     os.kill(mount.pid, signal.SIGTERM)
@@ -418,7 +427,8 @@ def t_lazy_unmount(m, mount):
     assert not mount.proc or mount.proc.returncode == 0, mount.proc.returncode
     os.close(fd)
     mount.start()
-    assert os.getxattr(m + '/ns/b/kv', 'user.kvc.tokens') == b'33'
+    assert os.getxattr(m + '/ns/b/kv', 'user.kvc.tokens') == b'48'
+    assert os.stat(m + '/ns/b/tokens').st_size == 4 * 33
     s.socket.close()
 
 

@@ -216,12 +216,11 @@ static int do_match(struct client *c, struct fake_seq *seq, struct kvc_op_match 
 			best = &c->fake->seq[i];
 	m->matched = common(best, ids, nr);
 	m->dram_blocks = m->matched / FAKE_BLOCK_TOKENS;
-	if (m->flags & KVC_MATCH_ATTACH && best != seq) {
+	if (m->flags & KVC_MATCH_ATTACH && best != seq)
 		memcpy(seq->block, best->block, m->dram_blocks * sizeof(u32));
+	if (m->flags & KVC_MATCH_ATTACH) {
 		seq->nr_blocks = m->dram_blocks;
 		seq->tokens = m->matched;
-	}
-	if (m->flags & KVC_MATCH_ATTACH) {
 		memcpy(seq->ids, ids, m->ids.bytes);
 		seq->nr_ids = nr;
 	}

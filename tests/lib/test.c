@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,13 @@ u64 test_count(u64 full)
 	u64 count = factor > 0 ? (u64)((double)full * factor) : full;
 
 	return count ? count : 1;
+}
+
+void test_tmp(char *path, const char *name)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	assert_in_range(snprintf(path, PATH_MAX, "%s/%s", tmp && *tmp ? tmp : "/tmp", name), 1, PATH_MAX - 1);
 }
 
 u64 test_rng_init(struct test_rng *rng)

@@ -16,6 +16,12 @@
 /** test_count() - @full times KVC_TEST_SCALE (a factor such as 0.1, default 1), at least 1. */
 u64 test_count(u64 full);
 
+/**
+ * test_tmp() - the name of a file or directory to be made: $TMPDIR or /tmp, and @name, which ends in
+ * XXXXXX. For @path of at least PATH_MAX bytes.
+ */
+void test_tmp(char *path, const char *name);
+
 /** struct test_rng - xorshift64*; the same seed gives the same run. */
 struct test_rng {
 	u64 state;

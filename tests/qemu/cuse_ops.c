@@ -90,41 +90,49 @@ static void check_map(void)
 	check(!err && pins_shown() == 0, "unmap: %d, %ld pins", err, pins_shown());
 }
 
+/* @ids: those of the tokens behind the known ones. */
+static int commit(int fd, uint32_t h, uint32_t tokens, const uint32_t *ids, uint32_t nr_ids)
+{
+	struct batch b;
+	int err;
+
+	batch_init(&b, 1);
+	b.cmds[0].op = KVC_OP_COMMIT;
+	b.cmds[0].handle = h;
+	b.cmds[0].commit.tokens = tokens;
+	b.cmds[0].commit.durable = 1;
+	b.cmds[0].commit.ids = batch_put(&b, ids, nr_ids * (uint32_t)sizeof(*ids));
+	err = batch_run(&b, fd);
+	if (!err && !b.cmds[0].result)
+		check(b.cmds[0].commit.committed == tokens, "%u of %u are committed",
+		      b.cmds[0].commit.committed, tokens);
+	return err ? err : b.cmds[0].result;
+}
+
+/* Nothing can be reserved where no memory can be mapped; what `kv` was given is committed. */
 static void check_append_commit(void)
 {
 	int fd = open_device(), err;
 	uint32_t h = opened(fd, BOB, KVC_OPEN_WRITE), ids[10] = {5, 6, 7};
-	struct kvc_extent ext = {0};
-	struct batch b;
+	struct kvc_cmd cmd = {.op = KVC_OP_APPEND, .handle = h, .append.tokens = 1};
+	struct kvc_op_query q;
 
-	batch_init(&b, 1);
-	b.cmds[0].op = KVC_OP_APPEND;
-	b.cmds[0].handle = h;
-	b.cmds[0].append.tokens = BLOCK_TOKENS;
-	b.cmds[0].append.extents = batch_put(&b, NULL, sizeof(ext));
-	err = batch_run(&b, fd);
-	check(!err && !b.cmds[0].result && b.cmds[0].append.first_block == 4 &&
-		      b.cmds[0].append.nr_blocks == 1,
-	      "append: %d, %d", err, b.cmds[0].result);
-	memcpy(&ext, batch_at(&b, b.cmds[0].append.extents), sizeof(ext));
-	check(ext.nr_blocks == 1, "an extent of %u", ext.nr_blocks);
+	err = seq_simple(fd, &cmd);
+	check(err == -EOPNOTSUPP, "append: %d", err);
+	err = commit(fd, h, 64 + BLOCK_TOKENS, ids, 10);
+	check(err == -EINVAL, "commit of what nobody wrote: %d", err);
+	err = seq_query(fd, h, &q);
+	check(!err && q.tokens == 64 && q.ids == 70, "after it: %u tokens, %u ids", q.tokens, q.ids);
 	err = write_kv(BOB, 4, 5);
-	check(err == -EBUSY, "a write beside it: %d", err);
-	batch_init(&b, 1);
-	b.cmds[0].op = KVC_OP_COMMIT;
-	b.cmds[0].handle = h;
-	b.cmds[0].commit.tokens = 64 + BLOCK_TOKENS;
-	b.cmds[0].commit.durable = 1;
+	check(!err, "write: %s", strerror(-err));
 	/* 70 are known: those of the next 10 */
-	b.cmds[0].commit.ids = batch_put(&b, ids, sizeof(ids));
-	err = batch_run(&b, fd);
-	check(!err && !b.cmds[0].result && b.cmds[0].commit.committed == 80, "commit: %d, %d, %u",
-	      err, b.cmds[0].result, b.cmds[0].commit.committed);
-	check(kv_is(BOB, 4, 0), "what nobody filled is not zero");
-	h = opened(fd, ALICE, 0);
-	b.cmds[0] = (struct kvc_cmd){.op = KVC_OP_APPEND, .handle = h, .append.tokens = 1};
-	err = seq_simple(fd, &b.cmds[0]);
-	check(err == -EACCES, "append to what was opened for reading: %d", err);
+	err = commit(fd, h, 64 + BLOCK_TOKENS, ids, 10);
+	check(!err, "commit: %d", err);
+	err = seq_query(fd, h, &q);
+	check(!err && q.tokens == 80 && q.ids == 80, "then: %u tokens, %u ids", q.tokens, q.ids);
+	check(kv_is(BOB, 4, block_byte(4)), "what was written is not there");
+	err = commit(fd, opened(fd, ALICE, 0), 64, NULL, 0);
+	check(err == -EACCES, "commit to what was opened for reading: %d", err);
 }
 
 static int fork_to(int fd, uint32_t h, const char *path, uint32_t tokens)
@@ -150,6 +158,8 @@ static void check_fork_truncate(void)
 
 	err = fork_to(fd, h, "ns/carol", UINT32_MAX);
 	check(!err, "fork: %s", strerror(-err));
+	err = fork_to(fd, h, "ns/dave", 0);
+	check(err == -EINVAL, "fork of nothing: %d", err);
 	err = fork_to(fd, h, "ns/dave", 32);
 	check(!err, "fork of a part: %s", strerror(-err));
 	err = fork_to(fd, h, "ns/dave", 32);

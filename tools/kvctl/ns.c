@@ -35,8 +35,8 @@ static int parse_create(struct ns_options *o, int argc, char **argv, char ***arg
 	};
 	const struct cli_command command = {
 		"kvctl ns create",
-		"DIR (--hf-config FILE | --layers N (--kv-heads N --head-dim N | --latent-dim N | "
-		"--token-bytes N) --dtype D) [OPTION...]",
+		"DIR (--hf-config FILE | --layers N (--kv-heads N --head-dim N --dtype D | "
+		"--latent-dim N --dtype D | --token-bytes N)) [OPTION...]",
 		"Makes DIR (created when missing) a namespace: writes DIR/.geometry. Options override\n"
 		"what config.json says. Prints the geometry, what follows from it, and what padding\n"
 		"blocks to whole pages costs in memory.",

@@ -39,9 +39,20 @@ static int make_namespace(const struct kv_store *s)
 
 int kv_store_open(struct kv_store *s)
 {
-	int err = told(kvc_open(&s->kvc, s->mount, NULL), "open", s->mount);
+	int err = kvc_open(&s->kvc, s->mount, NULL);
 
-	return err ? err : told(make_namespace(s), "a namespace for this model", s->ns);
+	if (err == -ENOENT) {
+		cli_error("no kvcachefs mount at %s", s->mount);
+		return err;
+	}
+	err = told(err, "open", s->mount);
+	if (err)
+		return err;
+	err = make_namespace(s);
+	if (err != -EPERM)
+		return told(err, "make it a namespace for this model", s->ns);
+	cli_error("%s: the namespace is another model's: name another one in --sequence", s->ns);
+	return err;
 }
 
 void kv_close(struct kv *kv)

@@ -5,6 +5,8 @@
 #include "tools/common/cli.h"
 #include "tools/kvdecode/kvdecode.h"
 
+#define MAX_SAMPLES 1000u
+
 struct options {
 	const char *mount, *sequence, *logits, *temperature, *model, *prompt;
 	u64 steps, seed, samples;
@@ -18,7 +20,7 @@ static int parse(struct options *o, int argc, char **argv)
 		{"mount", 'm', CLI_TEXT, &o->mount, "MOUNT", "keep KV in this mount, else in plain memory"},
 		{"sequence", 0, CLI_TEXT, &o->sequence, "NS/NAME", "its name in MOUNT"},
 		{"steps", 'n', CLI_U64, &o->steps, "N", "tokens to generate (default 64)"},
-		{"samples", 0, CLI_U64, &o->samples, "N", "fork after the prompt, N alternatives"},
+		{"samples", 0, CLI_U64, &o->samples, "N", "fork after the prompt, N alternatives (at most 1000)"},
 		{"temperature", 0, CLI_TEXT, &o->temperature, "T", "0 (default): the likeliest token"},
 		{"seed", 0, CLI_U64, &o->seed, "N", "of what is drawn (default 1)"},
 		{"logits", 0, CLI_TEXT, &o->logits, "FILE", "write the f32 logits of each new position"},
@@ -26,7 +28,7 @@ static int parse(struct options *o, int argc, char **argv)
 	};
 	const struct cli_command command = {
 		"kvdecode", "[OPTION...] MODEL PROMPT",
-		"Continues PROMPT with a small Llama (llama2.c's format, tok512.bin beside MODEL). What the\n"
+		"Continues PROMPT with a small Llama: a checkpoint of llama2.c, with tok512.bin beside it. What the\n"
 		"mount has of the prompt is not computed again; the logits are the same bits either way.",
 		options, ARRAY_SIZE(options), 2, 2};
 	char **args;
@@ -36,10 +38,14 @@ static int parse(struct options *o, int argc, char **argv)
 		return status;
 	o->model = args[0];
 	o->prompt = args[1];
-	if (!o->mount == !o->sequence && o->samples <= 1000 &&
+	if (o->samples > MAX_SAMPLES) {
+		cli_error("--samples is at most %u", MAX_SAMPLES);
+		return CLI_USAGE;
+	}
+	if (!o->mount == !o->sequence &&
 	    (!o->mount || sscanf(o->sequence, "%255[^/]/%255[^/]", o->ns, o->name) == 2))
 		return CLI_OK;
-	cli_error("--mount goes with --sequence NAMESPACE/NAME; at most 1000 samples (see kvdecode --help)");
+	cli_error("--mount MOUNT and --sequence NAMESPACE/NAME go together (see kvdecode --help)");
 	return CLI_USAGE;
 }
 

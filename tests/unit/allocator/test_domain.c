@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "allocator/base/clock.h"
 #include "lib/pool_fixture.h"
 #include "lib/test.h"
 
@@ -351,6 +352,46 @@ static void scattered_pins_leave_everybody_a_slab(void **state)
 	pool_fixture_close(&fx);
 }
 
+/* Who comes when something is mapped in every slab: his blocks are there at once, and move home later. */
+static void who_comes_late_is_a_guest(void **state)
+{
+	struct block_id plain, first[MANY], late[8];
+	struct pool_fixture fx;
+	struct pool_place place;
+	u32 nr = 0, held = 0;
+	u64 start;
+
+	pool_fixture_open_files(&fx, DRAM, MIB(128));
+	own(&fx, 1, 1);
+	fill(&fx, 0, 1, &plain); /* so that plain files have a slab */
+	fill(&fx, 1, MANY, first);
+	assert_int_equal(pool_writeback(fx.pool, first, MANY), 0);
+	for (u32 seen = 0; nr < MANY; nr++) { /* one in each of his slabs */
+		if (pool_try_hold(fx.pool, &first[nr], 1, &place))
+			continue;
+		if (seen & 1u << place.file)
+			pool_unhold(fx.pool, &first[nr], 1);
+		else
+			first[held++] = first[nr];
+		seen |= 1u << place.file;
+	}
+	assert_int_equal(held, slabs_of(&fx, 1));
+	assert_int_equal(held, SLABS - 1);
+	own(&fx, 2, 2);
+	start = clock_mono_ns();
+	fill(&fx, 2, ARRAY_SIZE(late), late);
+	holds(&fx, 2, ARRAY_SIZE(late), late);
+	assert_true(clock_mono_ns() - start < 5000000000ull);
+	assert_int_equal(slabs_of(&fx, 2), 0);
+	assert_int_equal(pool_hold(fx.pool, late, 1, &place), -EAGAIN);
+	pool_check(fx.pool);
+	pool_unhold(fx.pool, first, held);
+	at_home(&fx, 2, ARRAY_SIZE(late), late);
+	holds(&fx, 2, ARRAY_SIZE(late), late);
+	pool_check(fx.pool);
+	pool_fixture_close(&fx);
+}
+
 static void large_blocks_stay_in_one_file(void **state)
 {
 	enum { NR = 24, LARGE = 6 << 20 };
@@ -649,6 +690,7 @@ int main(void)
 		cmocka_unit_test(scattered_room_is_gathered_for_others),
 		cmocka_unit_test(held_blocks_are_neither_moved_nor_in_the_way),
 		cmocka_unit_test(scattered_pins_leave_everybody_a_slab),
+		cmocka_unit_test(who_comes_late_is_a_guest),
 		cmocka_unit_test(large_blocks_stay_in_one_file),
 		cmocka_unit_test(a_new_owner_gets_his_blocks_elsewhere),
 		cmocka_unit_test(blocks_leave_where_others_look),

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +22,7 @@
 struct store {
 	struct pool_fixture fx;
 	struct meta *meta;
-	char path[64];
+	char path[PATH_MAX];
 	int dirfd;
 	/* filled while loading */
 	struct block_id named[16];
@@ -74,7 +75,8 @@ static int open_meta(struct store *st)
 
 static void store_open(struct store *st)
 {
-	*st = (struct store){.path = "/tmp/kvc-pool-meta-XXXXXX"};
+	*st = (struct store){.dirfd = -1};
+	test_tmp(st->path, "kvc-pool-meta-XXXXXX");
 	assert_non_null(mkdtemp(st->path));
 	st->dirfd = open(st->path, O_RDONLY | O_DIRECTORY);
 	pool_fixture_open(&st->fx, MIB(4), MIB(16));

@@ -49,7 +49,7 @@ static struct sequence *new_seq(u64 id)
 }
 
 /* What a client does: bytes of token @t, everywhere in its block. */
-static void fill(struct seq_room *room, u32 t)
+static void fill_with(struct seq_room *room, u32 t, u8 value)
 {
 	u32 i = t / BT - room->first;
 	const void *addr;
@@ -58,11 +58,32 @@ static void fill(struct seq_room *room, u32 t)
 	assert_true(i < room->nr);
 	assert_int_equal(pool_pin(pool, room->ids[i], &addr), 0);
 	for (u64 at = t % BT * unit; at < geo.block_bytes; at += unit * BT)
-		memset((u8 *)(uintptr_t)addr + at, (int)(t + 1), unit);
+		memset((u8 *)(uintptr_t)addr + at, value, unit);
 	pool_unpin(pool, &room->ids[i], 1);
 }
 
-static void check_tokens(struct sequence *seq, u32 nr)
+static void fill(struct seq_room *room, u32 t)
+{
+	fill_with(room, t, (u8)(t + 1));
+}
+
+/* What is in token @t of a test's first prompt, and of another one. */
+static u8 plain_value(u32 prompt, u32 t)
+{
+	return (u8)(t + 1);
+}
+
+static u32 prompt_id(u32 prompt, u32 t)
+{
+	return t < prompt * 7 ? t : prompt * 1000 + t;
+}
+
+static u8 prompt_value(u32 prompt, u32 t)
+{
+	return (u8)hash_u64(prompt_id(prompt, t));
+}
+
+static void check_values(struct sequence *seq, u32 nr, u32 prompt, u8 (*value)(u32 prompt, u32 t))
 {
 	u64 unit = geometry_unit(&geo);
 	u8 *buf = malloc(geo.block_bytes);
@@ -73,9 +94,14 @@ static void check_tokens(struct sequence *seq, u32 nr)
 		if (t % BT == 0)
 			assert_int_equal(seq_read(seq, buf, geo.block_bytes, off), geo.block_bytes);
 		for (u64 at = t % BT * unit; at < geo.block_bytes; at += unit * BT)
-			assert_int_equal(buf[at], (u8)(t + 1));
+			assert_int_equal(buf[at], value(prompt, t));
 	}
 	free(buf);
+}
+
+static void check_tokens(struct sequence *seq, u32 nr)
+{
+	check_values(seq, nr, 0, plain_value);
 }
 
 static int commit(struct seq_room *room, u32 tokens)
@@ -119,6 +145,83 @@ static void token_by_token(void **state)
 	assert_int_equal(seq->indexed_blocks, 100 / BT);
 	seq_room_end(room);
 	seq_destroy(seq);
+}
+
+/* What was reserved, not what its last block has space for. */
+static void no_more_than_reserved(void **state)
+{
+	struct sequence *seq = new_seq(1);
+	struct seq_room *room = NULL;
+
+	assert_int_equal(seq_room_begin(seq, 20, &room), 0);
+	for (u32 t = 0; t < 32; t++)
+		fill(room, t);
+	assert_int_equal(commit(room, 21), -EINVAL);
+	assert_int_equal(seq->T + seq->nr_ids, 0);
+	assert_int_equal(commit(room, 10), 0);
+	assert_int_equal(seq_room_begin(seq, 5, &room), 0); /* less than there is: that stays */
+	assert_int_equal(commit(room, 21), -EINVAL);
+	assert_int_equal(commit(room, 20), 0);
+	assert_int_equal(seq_room_begin(seq, 1, &room), 0);
+	assert_int_equal(commit(room, 22), -EINVAL);
+	assert_int_equal(seq->T, 20);
+	assert_int_equal(commit(room, 21), 0);
+	seq_room_end(room);
+	check_tokens(seq, 21);
+	seq_destroy(seq);
+}
+
+/* A prompt's first @nr tokens in @seq: what is cached, and the rest computed as far as it goes. */
+static void run_prompt(struct sequence *seq, u32 prompt, u32 nr, struct test_rng *rng)
+{
+	struct seq_room *room = NULL;
+	struct room_commit c;
+	u32 ids[200], matched;
+
+	for (u32 t = 0; t < nr; t++)
+		ids[t] = prompt_id(prompt, t);
+	assert_int_equal(seq_set_ids(seq, ids, nr, &matched), 0);
+	assert_int_equal(seq->T, matched);
+	assert_in_range(matched, 0, nr);
+	check_values(seq, matched, prompt, prompt_value);
+	c = (struct room_commit){.tokens = matched + (u32)test_rng_below(rng, nr - matched + 1)};
+	if (c.tokens == matched)
+		return;
+	assert_int_equal(seq_room_begin(seq, c.tokens - matched, &room), 0);
+	for (u32 t = matched; t < c.tokens; t++)
+		fill_with(room, t, prompt_value(prompt, t));
+	assert_int_equal(seq_room_commit(room, &c), 0);
+	if (test_rng_below(rng, 4) == 0)
+		persist(seq);
+	seq_room_end(room);
+	check_values(seq, c.tokens, prompt, prompt_value);
+}
+
+/* One prompt after the other in the same few sequences: none ever has bytes of another one. */
+static void prompts_never_mix(void **state)
+{
+	struct sequence *seqs[3] = {new_seq(1), new_seq(2), new_seq(3)};
+	u8 *junk = malloc(geo.block_bytes);
+	struct test_rng rng;
+	u32 prompt;
+
+	memset(junk, 0xee, geo.block_bytes);
+	test_rng_init(&rng);
+	for (u32 i = 0; i < 3000; i++) {
+		struct sequence *seq = seqs[test_rng_below(&rng, ARRAY_SIZE(seqs))];
+		u64 size = seq_size(seq);
+
+		/* somebody's bytes that no commit has seen */
+		if (test_rng_below(&rng, 8) == 0)
+			assert_int_equal(seq_write(seq, junk, geo.block_bytes, size), 0);
+		prompt = (u32)test_rng_below(&rng, 12);
+		run_prompt(seq, prompt, (u32)test_rng_below(&rng, 130) + 1, &rng);
+		assert_int_equal(seq_commit(seq), 0); /* who wrote them closes kv */
+		check_values(seq, seq->T, prompt, prompt_value);
+	}
+	for (u32 i = 0; i < ARRAY_SIZE(seqs); i++)
+		seq_destroy(seqs[i]);
+	free(junk);
 }
 
 static int load_record(void *ctx, const struct meta_key *key, const void *value, u32 bytes)
@@ -276,6 +379,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(token_by_token, setup, teardown),
+		cmocka_unit_test_setup_teardown(no_more_than_reserved, setup, teardown),
+		cmocka_unit_test_setup_teardown(prompts_never_mix, setup, teardown),
 		cmocka_unit_test_setup_teardown(persisted_with_a_room, setup, teardown),
 		cmocka_unit_test_setup_teardown(others_are_kept_out, setup, teardown),
 		cmocka_unit_test_setup_teardown(owner_dies, setup, teardown),

@@ -6,6 +6,8 @@
 #include "allocator/base/textbuf.h"
 #include "allocator/meta.h"
 #include "allocator/seq_format.h"
+#include "allocator/seq_room.h"
+#include "allocator/written.h"
 #include "lib/pool_stub.h"
 #include "lib/test.h"
 
@@ -473,6 +475,194 @@ static void failures_leave_everything_as_it_was(void **state)
 	end();
 }
 
+/* ---- ids that replace all others, and what they leave ---- */
+
+/* Ids @first and on, but those from token @odd on of another prompt. Return: leading tokens cached. */
+static u32 set_ids(struct sequence *seq, u32 first, u32 nr, u32 odd)
+{
+	u32 ids[1024], matched = UINT32_MAX;
+
+	for (u32 i = 0; i < nr; i++)
+		ids[i] = first + i + (i < odd ? 0 : 500000);
+	assert_int_equal(seq_set_ids(seq, ids, nr, &matched), 0);
+	assert_int_equal(seq->nr_ids, nr);
+	assert_int_equal(seq_read_ids(seq, out, sizeof(out), 0), nr * 4);
+	assert_memory_equal(out, ids, nr * 4);
+	assert_int_equal(seq->T, matched);
+	assert_int_equal(seq->nr_cids, matched);
+	assert_null(seq->cids);
+	assert_true(!seq->written->nr ||
+		    seq->written->ranges[0].from >= seq->sealed_blocks * geo.block_bytes);
+	return matched;
+}
+
+static struct sequence *committed(u64 id, u32 first, u32 tokens, u8 value)
+{
+	struct sequence *seq = new_seq(id);
+
+	put_ids(seq, first, tokens);
+	put_blocks(seq, tokens / BT, value);
+	assert_int_equal(seq_set_tokens(seq, tokens), 0);
+	return seq;
+}
+
+static void other_ids_leave_only_what_they_share(void **state)
+{
+	struct sequence *seq;
+
+	begin(HND, MIB(1));
+	seq = committed(1, 1, 12 * BT, 7);
+	assert_int_equal(set_ids(seq, 1, 14 * BT, 50), 50);
+	assert_int_equal(seq_size(seq), 4 * geo.block_bytes);
+	assert_int_equal(seq_allocated(seq), 4 * geo.block_stride);
+	/* What comes behind them is nobody's but the new ids'. */
+	put_blocks(seq, 10, 8);
+	assert_int_equal(seq_set_tokens(seq, 50), 0);
+	assert_int_equal(seq_set_tokens(seq, 51), -EINVAL);
+	/* The old prompt is cached as ever: more of it than is here. */
+	assert_int_equal(set_ids(seq, 1, 12 * BT, 1000), 12 * BT);
+	assert_int_equal(seq->cached_tokens, 12 * BT);
+	assert_int_equal(seq_size(seq), 12 * geo.block_bytes);
+	memset(out, 0, geo.block_bytes);
+	memset(buf, 7, geo.block_bytes);
+	assert_int_equal(seq_read(seq, out, geo.block_bytes, 11 * geo.block_bytes), geo.block_bytes);
+	assert_memory_equal(out, buf, geo.block_bytes);
+	/* So it is where they were attached and not written here. */
+	assert_int_equal(set_ids(seq, 1, 12 * BT, 50), 50);
+	assert_int_equal(set_ids(seq, 900, 20, 1000), 0);
+	assert_int_equal(seq_size(seq) + seq_allocated(seq), 0);
+	seq_destroy(seq);
+	end();
+}
+
+static void tokens_without_ids_are_shared_with_nobody(void **state)
+{
+	struct sequence *seq;
+
+	begin(HND, MIB(1));
+	seq = committed(1, 1, 2 * BT, 7);
+	put_blocks(seq, 2, 8);
+	assert_int_equal(seq_set_tokens(seq, 4 * BT), 0);
+	assert_int_equal(set_ids(seq, 1, 4 * BT, 1000), 2 * BT);
+	/* Nor are bytes that nobody has committed. */
+	put_blocks(seq, 1, 9);
+	assert_int_equal(set_ids(seq, 1, 3 * BT, 1000), 2 * BT);
+	assert_int_equal(seq_size(seq), 2 * geo.block_bytes);
+	assert_int_equal(seq_commit(seq), 0);
+	assert_int_equal(seq->T, 2 * BT);
+	/* Shown again at once: nothing to do. */
+	assert_int_equal(set_ids(seq, 1, 3 * BT, 1000), 2 * BT);
+	assert_int_equal(set_ids(seq, 1, 0, 0), 0);
+	seq_destroy(seq);
+	end();
+}
+
+/* All of a match or nothing of it, wherever it fails. */
+static void failed_matches_change_nothing(void **state)
+{
+	static const enum fault_site sites[] = {FAULT_MEMORY, FAULT_SPACE};
+	u32 other[6 * BT], matched, failures = 0;
+
+	begin(HND, MIB(4));
+	for (u32 round = 0; round < 2 * ARRAY_SIZE(sites); round++) {
+		for (u64 nth = 1, done = 0; !done; nth++) {
+			struct sequence *cache = committed(2, 1000, 6 * BT, 3);
+			struct sequence *seq = committed(1, 1, 5 * BT, 7);
+			bool longer = round % 2;
+			int err;
+
+			for (u32 i = 0; i < ARRAY_SIZE(other); i++)
+				other[i] = longer ? 1000 + i : i < 24 ? 1 + i : 7000;
+			fault_arm(sites[round / 2], nth);
+			err = seq_set_ids(seq, other, ARRAY_SIZE(other), &matched);
+			done = fault_asked(sites[round / 2]) < nth;
+			fault_arm(sites[round / 2], 0);
+			failures += !!err;
+			if (!err)
+				assert_int_equal(matched, longer ? 6 * BT : 24);
+			assert_int_equal(seq->T, err ? 5 * BT : matched);
+			assert_int_equal(seq->nr_ids, err ? 5 * BT : 6 * BT);
+			assert_int_equal(seq->ids[4 * BT], err ? 1 + 4 * BT : other[4 * BT]);
+			seq_destroy(seq);
+			seq_destroy(cache);
+			pool_drop_cached(pool, 0, NR_BLOCK_TIERS, &(u64){0}, &(u64){0});
+		}
+	}
+	assert_true(failures > 2);
+	end();
+}
+
+static int written_commit(struct sequence *seq, u32 tokens, u32 nr_ids)
+{
+	static u32 ids[64];
+	struct room_commit c = {.tokens = tokens, .ids = ids, .nr_ids = nr_ids};
+
+	for (u32 i = 0; i < nr_ids; i++)
+		ids[i] = 1 + seq->nr_ids + i;
+	return seq_written_commit(seq, &c);
+}
+
+/* Bytes by way of kv, T and ids in one call. */
+static void commits_of_what_was_written(void **state)
+{
+	struct sequence *seq, *again;
+	struct seq_room *room = NULL;
+
+	begin(HND, MIB(1));
+	seq = new_seq(1);
+	assert_int_equal(written_commit(seq, 1, 1), -EINVAL); /* not even kept for later */
+	assert_int_equal(seq->nr_ids, 0);
+	assert_int_equal(seq->pending_T, SEQ_NO_TOKENS);
+	put_blocks(seq, 3, 7);
+	assert_int_equal(written_commit(seq, 3 * BT + 1, 8), -EINVAL);
+	assert_int_equal(seq->nr_ids + seq->T, 0);
+	assert_int_equal(written_commit(seq, 2 * BT + 3, 2 * BT + 3), 0);
+	assert_int_equal(seq->T, 2 * BT + 3);
+	assert_int_equal(seq->nr_cids, 2 * BT + 3);
+	assert_int_equal(seq->indexed_blocks, 2);
+	assert_int_equal(written_commit(seq, 2 * BT + 2, 0), -EINVAL);
+	assert_int_equal(written_commit(seq, 2 * BT + 4, 0), -EINVAL); /* behind the end of tokens */
+	assert_int_equal(written_commit(seq, 2 * BT + 3, 5), 0);
+	assert_int_equal(seq->nr_ids, 2 * BT + 8);
+	again = new_seq(2);
+	put_ids(again, 1, 2 * BT);
+	assert_int_equal(again->T, 2 * BT);
+	assert_int_equal(seq_room_begin(seq, 1, &room), 0);
+	assert_int_equal(written_commit(seq, 2 * BT + 3, 1), -EBUSY);
+	seq_room_end(room);
+	seq_destroy(again);
+	seq_destroy(seq);
+	end();
+}
+
+static int load_one(void *ctx, const struct meta_key *key, const void *value, u32 bytes)
+{
+	return seq_load(ctx, key->type, key->sub, value, bytes);
+}
+
+/* Who was decoding, or waiting to, is gone when a sequence is loaded; who paused it may come back. */
+static void states_after_loading(void **state)
+{
+	struct textbuf why = TEXTBUF_INIT;
+
+	for (enum seq_state s = SEQ_IDLE; s <= SEQ_DECODING; s++) {
+		struct sequence *seq, *again;
+		u64 nr;
+
+		begin(HND, MIB(1));
+		seq = committed(1, 1, BT, 7);
+		again = new_seq(1);
+		seq_set_state(seq, s);
+		assert_int_equal(seq_persist(seq, NULL, NULL, &nr), 0);
+		assert_int_equal(stub_records(pool, load_one, again), 0);
+		assert_int_equal(seq_load_finish(again, &why), 0);
+		assert_int_equal(again->state, s == SEQ_PAUSED ? s : SEQ_IDLE);
+		seq_destroy(again);
+		seq_destroy(seq);
+		end();
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -487,6 +677,11 @@ int main(void)
 		cmocka_unit_test(persist_keeps_the_old_state_until_submitted),
 		cmocka_unit_test(damaged_records_are_refused),
 		cmocka_unit_test(failures_leave_everything_as_it_was),
+		cmocka_unit_test(other_ids_leave_only_what_they_share),
+		cmocka_unit_test(tokens_without_ids_are_shared_with_nobody),
+		cmocka_unit_test(failed_matches_change_nothing),
+		cmocka_unit_test(commits_of_what_was_written),
+		cmocka_unit_test(states_after_loading),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -29,7 +30,7 @@
 struct world {
 	struct pool_fixture fx;
 	struct meta *meta;
-	char path[64];
+	char path[PATH_MAX];
 	int dirfd;
 	int files[SLABS], index; /* of the earlier pool; -1: none */
 	u32 uid[SPACES];	 /* owners of namespaces; 0: plain files, and spaces without an owner */
@@ -115,8 +116,8 @@ static void make(struct world *w)
 	struct tier_opts topts = {.size_bytes = NVME, .dirfd = -1, .numa_node = -1};
 	struct textbuf why = TEXTBUF_INIT;
 
-	*w = (struct world){.path = "/tmp/kvc-warm-XXXXXX", .index = -1, .uid = {0, 7, 8},
-			    .files = {-1, -1, -1, -1}};
+	*w = (struct world){.index = -1, .uid = {0, 7, 8}, .files = {-1, -1, -1, -1}};
+	test_tmp(w->path, "kvc-warm-XXXXXX");
 	assert_non_null(mkdtemp(w->path));
 	w->dirfd = open(w->path, O_RDONLY | O_DIRECTORY);
 	assert_int_equal(tier_open(&w->fx.disk, &tier_null_ops, "disk", &topts, &why), 0);

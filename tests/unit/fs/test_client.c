@@ -214,6 +214,9 @@ static void test_match_attaches_and_maps(void **state)
 	assert_int_equal(kvc_seq_match(reader, ids, ARRAY_SIZE(ids), &cached), 0);
 	assert_int_equal(cached, 5 * BT);
 	assert_int_equal(kvc_seq_tokens(reader), 8 * BT); /* a reader only asks */
+	assert_int_equal(kvc_seq_match(b, ids, ARRAY_SIZE(ids), &cached), 0);
+	assert_int_equal(cached, 5 * BT);
+	assert_int_equal(kvc_seq_tokens(b), 5 * BT); /* what others it had is gone */
 	kvc_seq_close(reader);
 	kvc_seq_close(a);
 	kvc_seq_close(b);
@@ -229,7 +232,14 @@ static void test_small_calls(void **state)
 	assert_int_equal(kvc_seq_layout(seq, &layout), 0);
 	assert_int_equal(layout.block_tokens, BT);
 	assert_int_equal(layout.block_stride, FAKE_STRIDE);
-	layout.size = 4;
+	assert_int_equal(layout.layout, KVC_LAYOUT_HND);
+	assert_int_equal(layout.slice_bytes, FAKE_BLOCK_BYTES / 2);
+	layout.size = offsetof(struct kvc_layout, slice_bytes); /* a caller who does not know it yet */
+	layout.slice_bytes = 7;
+	assert_int_equal(kvc_seq_layout(seq, &layout), 0);
+	assert_int_equal(layout.size, offsetof(struct kvc_layout, slice_bytes));
+	assert_int_equal(layout.slice_bytes, 7);
+	layout.size--;
 	assert_int_equal(kvc_seq_layout(seq, &layout), -EINVAL);
 	assert_int_equal(kvc_seq_query(seq, &info), 0);
 	assert_int_equal(info.tokens, 4 * BT);
@@ -249,6 +259,56 @@ static void test_small_calls(void **state)
 	map_and_check(copy, 4, 9, 1);
 	kvc_seq_close(copy);
 	kvc_seq_close(seq);
+}
+
+/* A match cuts what has other ids: the next token is the first behind what is cached. */
+static void test_match_cuts(void **state)
+{
+	struct kvc_seq *seq = seq_at("ns/a"), *reader;
+	struct kvc_room room = {.size = sizeof(room)};
+	u32 ids[8 * BT], cached = 0;
+
+	grow(seq, 6 * BT, 2);
+	make_ids(ids, ARRAY_SIZE(ids), 2);
+	assert_int_equal(kvc_seq_open(kvc, &reader, "ns/a", 0), 0);
+	ids[3 * BT]++;
+	assert_int_equal(kvc_seq_match(reader, ids, ARRAY_SIZE(ids), NULL), 0);
+	assert_int_equal(kvc_seq_tokens(reader), 6 * BT);
+	assert_int_equal(kvc_seq_match(seq, ids, ARRAY_SIZE(ids), &cached), 0);
+	assert_int_equal(cached, 3 * BT);
+	assert_int_equal(kvc_seq_tokens(seq), 3 * BT);
+	assert_int_equal(kvc_seq_sync(seq), 0);
+	assert_int_equal(kvc_seq_append(seq, 0, &room), -EINVAL);
+	assert_int_equal(kvc_seq_append(seq, 1, &room), 0);
+	assert_int_equal(room.first_token, 3 * BT);
+	assert_int_equal(room.first_block, 3);
+	kvc_seq_close(reader);
+	kvc_seq_close(seq);
+}
+
+/* One message, one sequence twice: the second room is the one that is there. */
+static void test_append_twice(void **state)
+{
+	struct kvc_seq *seq = seq_at("ns/a");
+	struct kvc_append_entry e[2] = {{.seq = seq, .nr_tokens = BT}, {.seq = seq, .nr_tokens = 3 * BT}};
+
+	assert_int_equal(kvc_append_many(kvc, e, 2), 0);
+	assert_int_equal(e[0].result | e[1].result, 0);
+	assert_int_equal(e[1].room.size, sizeof(struct kvc_room));
+	assert_int_equal(e[1].room.first_token, 0);
+	assert_int_equal(e[1].room.bytes, 3 * FAKE_STRIDE);
+	memset(e[1].room.addr, 1, e[1].room.bytes);
+	assert_int_equal(kvc_seq_commit(seq, 3 * BT, NULL, 0), 0);
+	kvc_seq_close(seq);
+}
+
+static void test_version(void **state)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%d.%d.%d", KVC_VERSION_MAJOR, KVC_VERSION_MINOR, KVC_VERSION_PATCH);
+	assert_string_equal(text, KVC_VERSION);
+	assert_int_equal(KVC_ALL_TOKENS, UINT32_MAX);
 }
 
 /* A sequence may be closed before its views: they keep it. */
@@ -377,14 +437,16 @@ static void test_batch_in_pieces(void **state)
 	static u32 ids[KVC_ARENA_MIN / 4 + 1];
 	u32 nr = 3 * (u32)CLIENT_MAX_CMDS / 2;
 	struct kvc_match_entry *m = calloc(nr, sizeof(*m));
-	struct kvc_seq *a, *b;
+	struct kvc_seq *a, *b, *cache;
 	u32 before;
 
 	kvc_close(kvc);
 	open_with(KVC_ARENA_MIN, 0);
 	a = seq_at("ns/a");
 	b = seq_at("ns/b");
-	grow(a, 4 * BT, 1);
+	cache = seq_at("ns/c");
+	grow(cache, 4 * BT, 1);
+	kvc_seq_close(cache);
 	make_ids(ids, ARRAY_SIZE(ids), 1);
 	for (u32 i = 0; i < nr; i++)
 		m[i] = (struct kvc_match_entry){.seq = i % 2 ? a : b, .ids = ids, .nr_ids = i % (6 * BT)};
@@ -885,6 +947,8 @@ int main(void)
 		T(test_one_run_is_not_stitched), T(test_many_runs_are_stitched),
 		T(test_extents_in_pieces),	 T(test_empty_sequence),
 		T(test_room_stays_while_blocks_do), T(test_match_attaches_and_maps),
+		T(test_match_cuts),		 T(test_append_twice),
+		T(test_version),
 		T(test_small_calls),		 T(test_view_outlives_sequence),
 		T(test_batches),		 T(test_batch_in_pieces),
 		T(test_maps),			 T(test_maps_in_pieces),

@@ -316,6 +316,7 @@ static void a_prompt(void **state)
 	assert_int_equal(append(h, 20, &room), 0);
 	assert_int_equal(room.first_block, 4);
 	assert_int_equal(room.nr_blocks, 2);
+	assert_int_equal(commit(h, 85, NULL, 0), -EINVAL);
 	assert_int_equal(commit(h, 70, NULL, 0), 0);
 	for (u32 i = 0; i < 14; i++)
 		ids[i] = 70 + i;
@@ -338,6 +339,99 @@ static void a_prompt(void **state)
 	assert_int_equal(append(h, 1, &room), 0);
 	assert_int_equal(room.first_block, 4);
 	assert_int_equal(room.nr_blocks, 1);
+}
+
+static struct kvc_op_query query(u32 h)
+{
+	struct kvc_cmd cmd = {.op = KVC_OP_QUERY, .handle = h};
+
+	assert_int_equal(call(ep, &cmd), 0);
+	return cmd.query;
+}
+
+/* A prompt that leaves the one before: no token of that stays under the new ids. */
+static void another_prompt(void **state)
+{
+	u32 h = must_open("ns/b", KVC_OPEN_CREATE | KVC_OPEN_WRITE), ids[64], matched;
+	struct kvc_op_append room;
+
+	for (u32 i = 0; i < ARRAY_SIZE(ids); i++)
+		ids[i] = i < 40 ? i : 5000 + i;
+	assert_int_equal(append(h, 64, NULL), 0);
+	assert_int_equal(commit(h, 64, ids, 64), 0);
+	assert_int_equal(match(h, 50, KVC_MATCH_ATTACH, &matched), 0);
+	assert_int_equal(matched, 48); /* what another has of it is more than the 40 */
+	assert_int_equal(query(h).tokens, 48);
+	assert_int_equal(query(h).ids, 50);
+	assert_int_equal(append(h, 2, &room), 0);
+	assert_int_equal(room.first_block, 3);
+	assert_int_equal(commit(h, 64, NULL, 0), -EINVAL);
+	assert_int_equal(commit(h, 50, NULL, 0), 0);
+	assert_int_equal(query(h).tokens, 50);
+}
+
+/* As by ioctl: nothing can be mapped, so nothing is reserved; what kv was given can be committed. */
+static void without_memory(void **state)
+{
+	struct sequence *seq;
+	u32 ids[20] = {1, 2}, h = must_open("ns/b", KVC_OPEN_CREATE | KVC_OPEN_WRITE);
+	u64 bytes;
+	u8 *buf;
+
+	endpoint_set_slots(ep, NULL, 0);
+	assert_int_equal(append(h, 16, NULL), -EOPNOTSUPP);
+	assert_int_equal(commit(h, 16, ids, 16), -EINVAL);
+	assert_int_equal(query(h).ids, 0);
+	seq = ep->handles[h - 1]->fseq->seq;
+	bytes = 2 * seq->geo->block_bytes;
+	buf = calloc(1, bytes);
+	assert_int_equal(seq_write(seq, buf, bytes, 0), 0);
+	free(buf);
+	assert_int_equal(commit(h, 33, ids, 20), -EINVAL);
+	assert_int_equal(commit(h, 20, ids, 20), 0);
+	assert_int_equal(query(h).tokens, 20);
+	assert_int_equal(query(h).ids, 20);
+	assert_int_equal(commit(h, 19, NULL, 0), -EINVAL);
+	assert_int_equal(map(must_open("ns/a", 0), 0, KVC_ALL, NULL), 0);
+}
+
+/* Who appends or looks at a sequence shares it with nobody. */
+static void sharers(void **state)
+{
+	u32 h = must_open("ns/b", KVC_OPEN_CREATE | KVC_OPEN_WRITE), ids[40], matched;
+	struct pool_residency res;
+
+	for (u32 i = 0; i < ARRAY_SIZE(ids); i++)
+		ids[i] = 9000 + i;
+	assert_int_equal(append(h, 40, NULL), 0);
+	assert_int_equal(commit(h, 20, ids, 20), 0);
+	assert_int_equal(map(h, 0, KVC_ALL, NULL), 0);
+	for (u32 tokens = 20; tokens <= 40; tokens += 20) {
+		assert_int_equal(query(h).shared_blocks, 0);
+		seq_residency(ep->handles[h - 1]->fseq->seq, &res);
+		assert_int_equal(res.exclusive_bytes, res.bytes);
+		assert_int_equal(res.nr, div_round_up(tokens, WORLD_BT));
+		assert_int_equal(commit(h, 40, ids + 20, tokens == 20 ? 20 : 0), 0);
+	}
+	h = must_open("ns/c", KVC_OPEN_CREATE | KVC_OPEN_WRITE);
+	assert_int_equal(match(h, 64, KVC_MATCH_ATTACH, &matched), 0);
+	assert_int_equal(append(h, 20, NULL), 0);
+	assert_int_equal(commit(h, 80, NULL, 0), 0);
+	assert_int_equal(query(h).shared_blocks, 4);
+	seq_residency(ep->handles[h - 1]->fseq->seq, &res);
+	assert_int_equal(res.exclusive_bytes, res.bytes / 5);
+}
+
+/* An append that cannot be told reserves nothing. */
+static void append_untold(void **state)
+{
+	u32 h = must_open("ns/a", KVC_OPEN_WRITE);
+	struct kvc_cmd cmd = {.op = KVC_OP_APPEND, .handle = h, .append.tokens = 20};
+
+	cmd.append.extents = (struct kvc_ref){32768, 8};
+	assert_int_equal(call(ep, &cmd), -E2BIG);
+	assert_null(ep->handles[h - 1]->room);
+	assert_int_equal(atomic_load(&ep->shown_bytes), 0);
 }
 
 static int prefetch(u32 h, u64 first, u32 flags, u32 *ticket)
@@ -526,6 +620,10 @@ static void forks(void **state)
 	cmd.fork.path = put("ns/g", 4);
 	cmd.fork.tokens = 65;
 	assert_int_equal(call(ep, &cmd), -EINVAL);
+	cmd.fork.path = put("ns/g", 4);
+	cmd.fork.tokens = 0;
+	assert_int_equal(call(ep, &cmd), -EINVAL);
+	assert_int_equal(open_as(ep, "ns/g", 0, &cmd), -ENOENT);
 	assert_int_equal(open_as(ep, "ns/f", 0, &cmd), 0);
 	assert_int_equal(cmd.open.tokens, 40);
 }
@@ -569,6 +667,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(lost_rights, setup, teardown),
 		cmocka_unit_test_setup_teardown(won_rights, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_prompt, setup, teardown),
+		cmocka_unit_test_setup_teardown(another_prompt, setup, teardown),
+		cmocka_unit_test_setup_teardown(without_memory, setup, teardown),
+		cmocka_unit_test_setup_teardown(sharers, setup, teardown),
+		cmocka_unit_test_setup_teardown(append_untold, setup, teardown),
 		cmocka_unit_test_setup_teardown(prefetches, setup, teardown),
 		cmocka_unit_test_setup_teardown(mappings, setup, teardown),
 		cmocka_unit_test_setup_teardown(gone_files, setup, teardown),

@@ -20,8 +20,8 @@
 #define PROMPT "Once upon a time"
 #define STEPS  60
 
-static char model_path[PATH_MAX], scratch[] = "/tmp/kvdecode-test.XXXXXX";
-static char scratch_model[64], scratch_tok[64];
+static char model_path[PATH_MAX], scratch[PATH_MAX];
+static char scratch_model[PATH_MAX + 16], scratch_tok[PATH_MAX + 16];
 static int real_stderr;
 
 /* Refusals are told on stderr: not of interest where they are wanted. */
@@ -500,6 +500,7 @@ static int setup(void **state)
 		snprintf(at, sizeof(at), "%s/../%s", source ? source : ".", "shared");
 	snprintf(model_path, sizeof(model_path), "%s/models/stories260K.bin", at);
 	real_stderr = dup(STDERR_FILENO);
+	test_tmp(scratch, "kvdecode-test.XXXXXX");
 	if (real_stderr < 0 || !mkdtemp(scratch))
 		return -1;
 	snprintf(scratch_model, sizeof(scratch_model), "%s/model.bin", scratch);

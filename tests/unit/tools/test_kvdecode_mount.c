@@ -5,6 +5,7 @@
  * what was sealed when it was mapped, a fork has memory of its own. Logits must equal plain memory's.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -195,7 +196,7 @@ struct fixture {
 	struct model m;
 	struct decoder d;
 	struct kv_store mem, mount;
-	char dir[32];
+	char dir[PATH_MAX];
 	u32 ids[1024];
 };
 
@@ -246,7 +247,7 @@ static int setup(void **state)
 	struct fixture *f = calloc(1, sizeof(*f));
 
 	nr_seqs = 0;
-	snprintf(f->dir, sizeof(f->dir), "/tmp/kvdecode-mount.XXXXXX");
+	test_tmp(f->dir, "kvdecode-mount.XXXXXX");
 	tiny_model(&f->m, 7, RANDOM);
 	if (!mkdtemp(f->dir) || decoder_init(&f->d, &f->m))
 		return -1;
@@ -262,7 +263,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	struct fixture *f = *state;
-	char path[64];
+	char path[PATH_MAX + 16];
 
 	kvc_close(f->mount.kvc);
 	free(f->d.x);
@@ -323,7 +324,7 @@ static void test_geometry(void **state)
 {
 	struct fixture *f = *state;
 	struct kv_store other = {.m = &f->m, .mount = "/nonexistent", .ns = "ns"};
-	char path[64], text[256] = "";
+	char path[PATH_MAX + 16], text[256] = "";
 	FILE *file;
 
 	snprintf(path, sizeof(path), "%s/ns/.geometry", f->dir);
