@@ -13,8 +13,13 @@
  * What it is not: coherent with later cuts of the file. Sealed blocks never change, and a mapping made
  * before a cut goes on to show them.
  *
- * One lock guards everything. A thread inside is marked, so that what the library itself maps, also
- * from an allocator that it calls, goes straight to the kernel. After fork() the child keeps its
+ * A mapping outlives its session, and never shows what others wrote there later: when the daemon dies,
+ * and as long as the lease is open, the memory is used by nobody else. Socket and lease are open as long
+ * as there is a mapping, whatever the program does to descriptors (kvcmap_fd.c). Nothing else stays
+ * open: descriptors of pool files come with each mapping, and go when it is made.
+ *
+ * One lock guards everything. A thread inside is marked, so that what the library itself maps or closes,
+ * also from an allocator that it calls, goes straight to the kernel. After fork() the child keeps its
  * parent's mappings and the socket that pins them, and starts with no session of its own. What the
  * parent unmaps is not pinned any more, though: the child may go on to read it, and might see blocks
  * that lie there later.
@@ -31,17 +36,25 @@
 #include <unistd.h>
 #include "fs/client/kvcmap.h"
 
+/* Most pool files that come in one message, and one more for the file. */
+#define FDS_MAX 33
+
 /** struct mount_session - a session with the daemon behind a device number. */
 struct mount_session {
-	struct mount_session *next;
+	struct mount_session *next; /* of those that are used for new mappings */
 	dev_t dev;
-	struct kvc *kvc;
+	struct kvc *kvc;	    /* NULL: for what is shown only */
+	struct conn *conn;	    /* reference; its socket and lease are ours (own_add) */
+	void *held;		    /* the same two, without descriptors; NULL: not possible */
+	u32 nr_shown;
+	bool inherited;		    /* our parent's: nothing is said through it */
 };
 
 /** struct shown - one mapping as it was made. */
 struct shown {
 	struct kvfile file;
 	struct stat st;
+	struct mount_session *session;
 	struct view *view; /* its pins; NULL: another process's */
 	u8 *addr;
 	off_t off;	   /* of the file, at @addr */
@@ -80,13 +93,18 @@ static int kernel_munmap(void *addr, size_t len)
 	return (int)syscall(SYS_munmap, addr, len);
 }
 
-static void enter(void)
+bool kvcmap_inside(void)
+{
+	return inside;
+}
+
+void kvcmap_enter(void)
 {
 	inside = true;
 	pthread_mutex_lock(&lock);
 }
 
-static void leave(void)
+void kvcmap_leave(void)
 {
 	pthread_mutex_unlock(&lock);
 	inside = false;
@@ -94,29 +112,117 @@ static void leave(void)
 
 /* ---- sessions ---- */
 
-static struct kvc *session_for(dev_t dev, const struct kvfile *file)
+/* Numbers that are not ours any more are not touched. */
+static void session_check(struct mount_session *s)
 {
-	struct mount_session **link = &sessions, *s;
+	struct conn *conn = s->conn;
 
-	while (*link && (*link)->dev != dev)
-		link = &(*link)->next;
-	s = *link;
-	if (s && conn_alive(s->kvc->conn))
-		return s->kvc;
-	if (s) {
-		*link = s->next;
-		kvc_close(s->kvc);
-		free(s);
+	if (conn->fd >= 0 && !own_is(&conn->fd)) {
+		atomic_store(&conn->dead, true);
+		own_del(&conn->fd);
+		conn->fd = -1;
 	}
-	s = calloc(1, sizeof(*s));
+	if (conn->lease >= 0 && !own_is(&conn->lease)) {
+		own_del(&conn->lease);
+		conn->lease = -1;
+	}
+}
+
+/* Nothing of it is shown. In a child all but the descriptors is left as it is. */
+static void session_free(struct mount_session *s)
+{
+	session_check(s);
+	if (s->inherited) {
+		if (s->conn->fd >= 0)
+			close(s->conn->fd);
+		if (s->conn->lease >= 0)
+			close(s->conn->lease);
+	}
+	own_del(&s->conn->fd);
+	own_del(&s->conn->lease);
+	if (!s->inherited) {
+		kvc_close(s->kvc);
+		conn_put(s->conn);
+	}
+	files_let_go(s->held);
+	free(s);
+}
+
+/* Not for new mappings any more. */
+static void session_retire(struct mount_session *s)
+{
+	struct mount_session **link = &sessions;
+
+	while (*link != s)
+		link = &(*link)->next;
+	*link = s->next;
+	if (!s->nr_shown) {
+		session_free(s);
+		return;
+	}
+	kvc_close(s->kvc);
+	s->kvc = NULL;
+}
+
+/* Put its descriptors out of the way, and do without what nobody waits for. */
+static int session_guard(struct mount_session *s)
+{
+	struct conn *conn = s->conn;
+	int fds[2], err = own_add(&conn->fd);
+
+	if (!err && conn->lease >= 0)
+		err = own_add(&conn->lease);
+	if (conn->event_fd >= 0)
+		close(conn->event_fd);
+	conn->event_fd = -1;
+	fds[0] = conn->fd;
+	fds[1] = conn->lease;
+	s->held = files_hold(fds, conn->lease >= 0 ? 2 : 1);
+	return err;
+}
+
+static struct mount_session *session_new(dev_t dev, const struct kvfile *file)
+{
+	struct mount_session *s = calloc(1, sizeof(*s));
+
 	if (!s || kvc_open(&s->kvc, file->root, NULL)) {
 		free(s);
 		return NULL;
 	}
 	s->dev = dev;
+	s->conn = conn_get(s->kvc->conn);
 	s->next = sessions;
 	sessions = s;
-	return s->kvc;
+	if (!session_guard(s))
+		return s;
+	session_retire(s);
+	return NULL;
+}
+
+static struct mount_session *session_for(dev_t dev, const struct kvfile *file)
+{
+	struct mount_session *s = sessions;
+
+	while (s && s->dev != dev)
+		s = s->next;
+	if (s)
+		session_check(s);
+	if (s && conn_alive(s->conn))
+		return s;
+	if (s)
+		session_retire(s);
+	return session_new(dev, file);
+}
+
+/* A mapping of it is no more. */
+static void session_unshow(struct mount_session *s)
+{
+	if (--s->nr_shown)
+		return;
+	if (!s->kvc)
+		session_free(s);
+	else if (!conn_alive(s->conn))
+		session_retire(s);
 }
 
 /* ---- what is mapped ---- */
@@ -128,8 +234,10 @@ static void piece_del(struct piece **link)
 	*link = p->next;
 	atomic_fetch_sub(&nr_pieces, 1);
 	if (!--p->shown->nr_pieces) {
+		session_check(p->shown->session);
 		if (p->shown->view)
 			view_free(p->shown->view);
+		session_unshow(p->shown->session);
 		free(p->shown);
 	}
 	free(p);
@@ -189,15 +297,16 @@ static struct piece *piece_at(const u8 *addr, const u8 *end)
 /* Pin the sealed blocks that @want looks at. Return: 0, or why they cannot be shown. */
 static int pin(struct shown *shown, const struct want *want, u64 *skip)
 {
-	struct kvc *kvc = session_for(shown->st.st_dev, &shown->file);
+	struct mount_session *s = session_for(shown->st.st_dev, &shown->file);
 	u64 end = min((u64)want->off + want->bytes, (u64)shown->st.st_size), block, first, last;
 	struct kvc_seq *seq;
 	int64_t tokens;
 	int fd, err;
 
-	if (!kvc)
+	if (!s)
 		return -ENOENT;
-	err = kvc_seq_open(kvc, &seq, shown->file.seq, 0);
+	shown->session = s;
+	err = kvc_seq_open(s->kvc, &seq, shown->file.seq, 0);
 	if (err)
 		return err;
 	/* The name was there before the sequence was opened by it, and is there now. */
@@ -238,23 +347,44 @@ static int map_runs(u8 *at, const struct view *view, u64 skip, u64 bytes, int fl
 	return 0;
 }
 
+/*
+ * The table of pool files starts anew: it is nobody else's, under the lock. A message whose descriptors
+ * find no room would end the session, and with it the pins of other mappings.
+ */
+static int fetch(struct conn *conn, const struct runs *runs)
+{
+	int err = own_room(FDS_MAX);
+
+	return err ? err : pools_fetch(conn, runs, false);
+}
+
+static void drop_pools(struct conn *conn)
+{
+	pools_free(conn);
+	conn->pools = NULL;
+	conn->nr_pools = 0;
+}
+
 static int fill(struct shown *shown, const struct want *want, u64 skip)
 {
 	struct view *view = shown->view;
 	u64 covered = min(view->runs.bytes - skip, (u64)want->bytes);
 	struct want rest = {want->bytes - covered, want->flags | MAP_FIXED, want->fd,
 			    want->off + (off_t)covered};
-	int err = pools_fetch(view->conn, &view->runs, false);
+	int err = fetch(view->conn, &view->runs);
 
 	if (!err)
 		shown->addr = memory_reserve(want->bytes, view->runs.run[0].off + skip);
-	if (!shown->addr)
+	if (!shown->addr) {
+		drop_pools(view->conn);
 		return err ? err : -ENOMEM;
+	}
 	err = map_runs(shown->addr, view, skip, covered, want->flags);
 	if (!err && rest.bytes && kernel_mmap(shown->addr + covered, PROT_READ, &rest) == MAP_FAILED)
 		err = -errno;
 	if (err)
 		kernel_munmap(shown->addr, want->bytes);
+	drop_pools(view->conn);
 	return err;
 }
 
@@ -279,8 +409,10 @@ static void *show(const struct want *want, const struct stat *st)
 		kernel_munmap(shown->addr, want->bytes);
 		err = -ENOMEM;
 	}
-	if (!err)
+	if (!err) {
+		shown->session->nr_shown++;
 		return shown->addr;
+	}
 	if (shown->view)
 		view_free(shown->view);
 	free(shown);
@@ -310,17 +442,17 @@ void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off)
 	struct stat st;
 
 	if (!(flags & MAP_ANONYMOUS) && wanted(&want, prot, &st)) {
-		enter();
+		kvcmap_enter();
 		at = show(&want, &st);
-		leave();
+		kvcmap_leave();
 		errno = saved;
 	}
 	if (at == MAP_FAILED)
 		at = (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, off);
 	if (flags & MAP_FIXED && at != MAP_FAILED && !inside && atomic_load(&nr_pieces)) {
-		enter();
+		kvcmap_enter();
 		forget(at, (u8 *)at + want.bytes);
-		leave();
+		kvcmap_leave();
 	}
 	return at;
 }
@@ -335,11 +467,11 @@ int munmap(void *addr, size_t len)
 
 	if (inside || !atomic_load(&nr_pieces))
 		return kernel_munmap(addr, len);
-	enter();
+	kvcmap_enter();
 	ret = kernel_munmap(addr, len);
 	if (!ret)
 		forget(addr, (u8 *)addr + round_up_pow2(len, KVC_PAGE_SIZE));
-	leave();
+	kvcmap_leave();
 	return ret;
 }
 
@@ -401,10 +533,10 @@ void *mremap(void *old, size_t old_len, size_t new_len, int flags, ...)
 	}
 	if (inside || !atomic_load(&nr_pieces))
 		return (void *)syscall(SYS_mremap, old, old_len, new_len, flags, to);
-	enter();
+	kvcmap_enter();
 	at = remap(old, round_up_pow2(old_len, KVC_PAGE_SIZE), round_up_pow2(new_len, KVC_PAGE_SIZE),
 		   flags, to);
-	leave();
+	kvcmap_leave();
 	return at;
 }
 
@@ -412,17 +544,31 @@ void *mremap(void *old, size_t old_len, size_t new_len, int flags, ...)
 
 /*
  * The lease is the parent's: the child gives nothing back and asks for nothing over its socket, which
- * it keeps open, so that what it sees stays pinned when the parent goes first.
+ * it keeps open as long as it has a mapping of it, so that what it sees stays pinned when the parent
+ * goes first.
  */
 static void child_starts(void)
 {
-	sessions = NULL;
-	for (struct piece *p = pieces; p; p = p->next)
+	struct mount_session *s, *next;
+
+	own_forked();
+	for (struct piece *p = pieces; p; p = p->next) {
 		p->shown->view = NULL;
-	leave();
+		p->shown->session->kvc = NULL;
+		p->shown->session->inherited = true;
+	}
+	for (s = sessions; s; s = next) {
+		next = s->next;
+		s->kvc = NULL;
+		s->inherited = true;
+		if (!s->nr_shown)
+			session_free(s);
+	}
+	sessions = NULL;
+	kvcmap_leave();
 }
 
 __attribute__((constructor)) static void start(void)
 {
-	pthread_atfork(enter, leave, child_starts);
+	pthread_atfork(kvcmap_enter, kvcmap_leave, child_starts);
 }

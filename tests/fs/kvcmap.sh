@@ -8,6 +8,8 @@ LIB=$(readlink -f "${KVC_BIN_DIR:-/}/../lib/libkvcmap.so")
 [ -f "$LIB" ] || { echo "SKIP kvcmap.sh: libkvcmap is not built"; exit 77; }
 
 # 64 KiB blocks of 32 tokens: whole pages.
+# Memory is small and something lies below it, so that others' writes push out what nobody pins.
+KVC_MOUNT_ARGS=(-o dram=64M,nvme=1G store)
 GSES='layers=4 kv_heads=4 head_dim=32 dtype=f16 block_tokens=32 layout=hnd'
 
 sc() { "$KVC_BIN_DIR/session_client" "$1" m "${@:2}"; }
@@ -25,6 +27,25 @@ FAILED = ctypes.c_void_p(-1).value
 BLOCK = 65536
 def pins():
     return sum(int(l.split()[2]) for l in open('m/.kvc/sessions').readlines()[1:])
+def sessions():
+    return len(open('m/.kvc/sessions').readlines()) - 1
+def others():                               # 4 times as much as there is memory
+    data = random.Random(1).randbytes(64 * BLOCK)
+    for i in range(64):
+        os.makedirs('m/a/o%d' % i, exist_ok=True)
+        spit('m/a/o%d/tokens' % i, struct.pack('<2048I', *range(i << 20, (i << 20) + 2048)))
+        spit('m/a/o%d/kv' % i, data)
+def fds():
+    return {int(f) for f in os.listdir('/proc/self/fd')}
+def show():
+    fd = os.open('m/a/s/kv', os.O_RDONLY)
+    v = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+    os.close(fd)
+    return v
+def hidden():                               # the library's socket and lease
+    ours = {n for n in fds() if n > 900}
+    eq(2, len(ours), 'a socket and a lease')
+    return ours
 def mapc(fd, size, off=0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ):
     a = libc.mmap(None, size, prot, flags, fd, off)
     if a == FAILED:
@@ -254,7 +275,192 @@ t_fio() {
 	expect_match 'READ: bw=' "$(cat out/fio2)" "fio with the library"
 }
 
-# The daemon goes: what is mapped stays, what is mapped then fails as it does without the library.
+# A program that closes what it did not open does not close what pins its mapping.
+t_all_descriptors_closed() {
+	sc fill a/s 1 640 >/dev/null
+	mapped <<'E'
+ways = {
+    'one by one': lambda: [libc.close(i) for i in range(3, 1024)],
+    'os.closerange': lambda: os.closerange(3, 1 << 20),
+    'close_range': lambda: libc.close_range(3, ctypes.c_uint(~0), 0),
+    'closefrom': lambda: libc.closefrom(3),
+}
+want = slurp('m/a/s/kv')
+v = show()
+ours = hidden()
+for name, way in ways.items():
+    mine = os.dup2(1, min(ours) - 1), os.dup2(1, max(ours) + 1), os.dup2(1, 7)
+    way()
+    eq(ours, fds() & (ours | set(mine)), name + ': only ours are left')
+    eq((1, 20), (sessions(), pins()), name)
+    with show() as again:
+        eq((1, 20), (sessions(), pins()), name + ': the same session serves')
+eq(-1, libc.close(min(ours)), 'nothing is there')
+eq(errno.EBADF, ctypes.get_errno(), 'nothing is there: why')
+others()
+eq(True, v[:] == want, 'bytes, after others have written')
+v.close()
+eq(0, pins(), 'afterwards')
+E
+}
+
+# Children that close everything before they go on: as daemons do, and before exec.
+t_a_daemon_is_made() {
+	sc fill a/s 1 640 >/dev/null
+	mapped <<'E'
+want = slurp('m/a/s/kv')
+v = show()
+subprocess.run(['true'], close_fds=True, check=True)
+eq('0\n', subprocess.run(['sh', '-c', 'ls -l /proc/self/fd | grep -c socket'], close_fds=False,
+                         stdout=subprocess.PIPE, text=True, env={}).stdout, 'nothing comes past exec')
+eq(20, pins(), 'not for this one')
+r, w = os.pipe()
+done_r, done_w = os.pipe()
+if os.fork() == 0:
+    if os.fork():
+        os._exit(0)
+    os.dup2(r, 5)
+    os.dup2(done_w, 6)
+    libc.close_range(7, ctypes.c_uint(~0), 0)
+    os.read(5, 1)                           # until others have written
+    os.write(6, b'right' if v[:] == want else b'wrong')
+    v.close()
+    os.write(6, b' gone')
+    os.read(5, 1)
+    os._exit(0)
+os.wait()
+middle = os.fork()
+if middle == 0:
+    os._exit(0)                             # a child that has nothing to do with it
+os.waitpid(middle, 0)
+eq(20, pins(), 'children come and go')
+others()
+os.write(w, b'x')
+eq(b'right', os.read(done_r, 5), 'what the daemon sees')
+eq(b' gone', os.read(done_r, 5), 'it unmaps')
+eq(20, pins(), "its parent's are its parent's")
+eq(True, v[:] == want, 'bytes')
+os.write(w, b'x')
+v.close()
+eq(0, pins(), 'afterwards')
+E
+}
+
+# The parent goes, the child that closed everything stays and is the last to look.
+t_the_parent_goes() {
+	sc fill a/s 1 640 >/dev/null
+	mapped <<'E'
+want = slurp('m/a/s/kv')
+r, w = os.pipe()
+if os.fork() == 0:
+    v = show()
+    if os.fork():
+        os._exit(0)
+    os.dup2(w, 3)
+    libc.close_range(4, ctypes.c_uint(~0), 0)
+    others()
+    seen = pins(), v[:] == want
+    v.close()
+    poll_until(lambda: pins() == 0, 'pins go with the last mapping')
+    os.write(3, b'%d %d' % seen)
+    os._exit(0)
+os.close(w)
+os.wait()
+eq(b'20 1', os.read(r, 100), 'the last to look')
+E
+}
+
+# The program's own descriptor on a number of ours: nothing is said there, and nothing is lost.
+t_a_number_is_taken() {
+	sc fill a/s 1 640 >/dev/null
+	mapped <<'E'
+import socket
+want = slurp('m/a/s/kv')
+v = show()
+ours = hidden()
+a, b = socket.socketpair()
+b.setblocking(False)
+for i, n in enumerate(sorted(ours)):
+    eq(n, os.dup2(a.fileno(), n) if i else libc.dup3(a.fileno(), n, 0), 'it has the number')
+    eq(True, os.path.samestat(os.fstat(n), os.fstat(a.fileno())), 'and is there')
+eq(20, pins(), 'pins')
+with show() as again:
+    eq((1, 20), (sessions(), pins()), 'the same session')
+others()
+eq(True, v[:] == want, 'bytes')
+v.close()
+eq(0, pins(), 'afterwards')
+err('EAGAIN', "a word of ours in the program's socket", b.recv, 100)
+for n in ours:
+    os.close(n)
+E
+}
+
+# The same, past the C library.
+t_the_kernel_is_asked() {
+	"$PY" -c 'import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(425, 1, ctypes.create_string_buffer(120)) < 0)' ||
+		{ echo "skip kvcmap.sh: no io_uring: programs that bypass libc lose their pins"; return 0; }
+	sc fill a/s 1 640 >/dev/null
+	mapped <<'E'
+import socket
+want = slurp('m/a/s/kv')
+v, part = show(), show()
+ours = hidden()
+a, b = socket.socketpair()
+b.setblocking(False)
+fd = os.dup(a.fileno())
+for n in ours:
+    eq(n, libc.syscall(292, fd, n, 0), 'dup3')
+eq((1, 20), (sessions(), pins()), 'the session lives')
+part.close()
+eq((1, 20), (sessions(), pins()), 'nobody can tell it anything')
+new = show()
+eq((2, 40), (sessions(), pins()), 'a new one for what comes')
+others()
+eq(True, v[:] == want and new[:] == want, 'bytes')
+v.close()
+poll_until(lambda: (sessions(), pins()) == (1, 20), 'it ends with its last mapping')
+new.close()
+eq(0, pins(), 'afterwards')
+err('EAGAIN', "a word of ours in the program's socket", b.recv, 100)
+eq(True, all(os.path.samestat(os.fstat(n), os.fstat(fd)) for n in ours), "the program's are open")
+E
+}
+
+# No room for descriptors: the page cache's mapping, and the session of others is none the worse.
+t_few_descriptors() {
+	sc fill a/s 1 640 >/dev/null
+	mapped <<'E'
+import resource
+want = slurp('m/a/s/kv')
+others()                                    # all of the memory's files are there
+resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
+v = show()
+eq((1, 20), (sessions(), pins()), 'with 48')
+for room in (34, 20, 8, 4, 3, 2):      # open() and python's mmap() need two
+    taken = []
+    try:
+        while True:
+            taken.append(os.dup(1))
+    except OSError:
+        pass
+    for n in taken[-room:]:
+        os.close(n)
+    again = show()
+    for n in taken[:-room]:
+        os.close(n)
+    eq(True, again[:] == want, 'bytes with room for %d' % room)
+    again.close()
+    eq((1, 20), (sessions(), pins()), 'afterwards, with room for %d' % room)
+others()
+eq(True, v[:] == want, 'bytes')
+v.close()
+eq(0, pins(), 'none is left')
+E
+}
+
+# The daemon goes, and the next one comes: what is mapped stays, and nobody writes there. What is mapped
+# meanwhile is as without the library.
 t_the_daemon_dies() {
 	sc fill a/s 1 640 >/dev/null
 	cat >out/py <<'E'
@@ -262,26 +468,34 @@ import os, mmap, sys, hashlib
 fd = os.open('m/a/s/kv', os.O_RDONLY)
 want = hashlib.sha256(os.pread(fd, 1 << 22, 0)).digest()
 v = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+os.closerange(fd + 1, 1 << 20)
 print('ready', flush=True)
-sys.stdin.read()
-print('right' if hashlib.sha256(v).digest() == want else 'wrong')
+for line in sys.stdin:
+    print('right' if hashlib.sha256(v).digest() == want else 'wrong', flush=True)
+    if line == 'end\n':
+        break
+    try:
+        mmap.mmap(fd, 4096, mmap.MAP_SHARED, mmap.PROT_READ)
+    except OSError as e:
+        pass
+    print('on', flush=True)
 v.close()
-try:
-    mmap.mmap(fd, 4096, mmap.MAP_SHARED, mmap.PROT_READ)
-except OSError as e:
-    print('fails')
 E
 	mkfifo out/in
 	LD_PRELOAD=$LIB "$PY" -S out/py <out/in >out/said 2>&1 &
-	local pid=$!
-	KVC_PIDS+=("$pid")
+	local pid=$! fd
 	exec {fd}>out/in
 	kvc_wait_for 20 grep -q ready out/said
 	kvc_kill9
+	echo map >&$fd
+	kvc_wait_for 20 grep -q on out/said || bad "hangs without a daemon: $(cat out/said)"
+	kvc_again
+	KVC_PIDS+=("$pid")
+	mapped <<<'others()'
+	echo end >&$fd
 	exec {fd}>&-
 	wait $pid
-	expect_match 'ready.right' "$(cat out/said)" "what was mapped"
-	kvc_again
+	expect_eq "ready right on right" "$(echo $(cat out/said))" "what was mapped"
 }
 
 kvc_ns() {
