@@ -65,6 +65,7 @@ int __must_check seq_room_commit(struct seq_room *room, const struct room_commit
  * a copy of the tail, the tail's tokens are given up. May block.
  */
 void seq_room_leave(struct seq_room *room);
+/**
  * seq_written_commit() - as seq_room_commit(), of tokens that were written by seq_write(), without a room.
  * Return: 0, or with nothing changed: -EINVAL (fewer than are committed, or not all written), -EBUSY (a
  * client appends in place), -EFBIG, -ENOSPC, -ENOMEM, -EIO. May block.
