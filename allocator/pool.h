@@ -95,6 +95,8 @@ struct pool_warm_stats {
 int __must_check pool_warm_load(struct pool *pool, struct pool_warm_stats *stats);
 /** pool_warm_release() - clients of the daemon before are gone, or use what we gave them. */
 void pool_warm_release(struct pool *pool);
+/** pool_warm_leave() - what clients map from here on is theirs with the daemon after us too, though we let go. */
+void pool_warm_leave(struct pool *pool);
 
 /* ---- names ---- */
 

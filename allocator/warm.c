@@ -345,10 +345,19 @@ void warm_place(struct pool *pool, u32 id)
 	if (!warm || !b->held == !b->warm[WARM_PLACE])
 		return;
 	if (b->warm[WARM_PLACE]) {
-		warm_slot_put(warm, b->warm[WARM_PLACE]);
+		if (!warm->leaving)
+			warm_slot_put(warm, b->warm[WARM_PLACE]);
 		b->warm[WARM_PLACE] = 0;
 		return;
 	}
 	e = entry_of(b, id, WARM_PLACE);
 	b->warm[WARM_PLACE] = entry_add(warm, &e);
+}
+
+void pool_warm_leave(struct pool *pool)
+{
+	lock_acquire(&pool->lock);
+	if (pool->warm)
+		pool->warm->leaving = true;
+	lock_release(&pool->lock);
 }

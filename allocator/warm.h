@@ -30,6 +30,7 @@ struct warm {
 	struct warm_file *files;    /* of the slabs; set by who has the slab alone */
 	u32 free;	/* slot, linked through id; 0: none */
 	u32 nr_content, max_content;
+	bool leaving;	/* what is mapped is not taken back any more */
 	bool ended;	/* stays as it is: blocks go, but their bytes stay */
 	/* held for clients of an earlier daemon */
 	struct block_id *legacy; /* blocks, each held once */

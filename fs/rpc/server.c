@@ -26,6 +26,7 @@
 #include "allocator/base/log.h"
 #include "allocator/base/textbuf.h"
 #include "fs/fs.h"
+#include "allocator/pool.h"
 #include "fs/rpc/server.h"
 #include "fs/rpc/session.h"
 #include "fs/uapi/kvc_ioctl.h"
@@ -400,6 +401,7 @@ void rpc_server_stop(struct rpc_server *srv)
 		eventfd_write(srv->stop, 1);
 	for (unsigned int i = 0; i < nr; i++)
 		pthread_join(srv->workers[i], NULL);
+	pool_warm_leave(srv->fs->pool);
 	while (!list_empty(&srv->clients.link))
 		client_free(srv, list_first_entry(&srv->clients.link, struct client, link));
 	if (srv->bound)

@@ -355,6 +355,31 @@ def t_client(m):
     check_all(m)
 
 
+def t_client_over_clean_end(m):
+    """The same where DRAM is kept over a clean end."""
+    m.umount()
+    m.set_opts(OPTS + ',linger=600')
+    m.start()
+    namespace(m)
+    c = Keeper(m)
+    try:
+        m.umount()
+        c.is_stale()
+        m.start()
+        assert tier(m, 'dram', 'pinned') >= (SEQS * 16 + 8) * BLOCK, tier(m, 'dram', 'pinned')
+        push(m, 2, [c])
+        c.reconnect()
+        c.end()
+    finally:
+        c.kill()
+    nothing_held(m)
+    check_all(m)
+    m.umount()
+    m.set_opts(OPTS + ',linger=0')
+    m.start()
+    assert tier(m, 'dram', 'pinned') == 0
+
+
 def t_client_over_many_daemons(m):
     namespace(m)
     c = Keeper(m)
