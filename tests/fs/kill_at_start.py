@@ -17,8 +17,9 @@ STARTS = 60
 
 
 def start(m):
+    # A sanitizer's own temporary files may be left by the kill.
     return subprocess.Popen([m.binary, '-f', '-o', 'dram=16M', 'none', m.path], stdin=subprocess.DEVNULL,
-                            stdout=m.log, stderr=m.log)
+                            stdout=m.log, stderr=m.log, env=dict(os.environ, TMPDIR=m.dir))
 
 
 def measure(m):
