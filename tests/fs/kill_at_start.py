@@ -17,9 +17,7 @@ STARTS = 60
 
 
 def start(m):
-    # A sanitizer's own temporary files may be left by the kill.
-    return subprocess.Popen([m.binary, '-f', '-o', 'dram=16M', 'none', m.path], stdin=subprocess.DEVNULL,
-                            stdout=m.log, stderr=m.log, env=dict(os.environ, TMPDIR=m.dir))
+    return m.spawn('dram=16M', 'none')
 
 
 def measure(m):

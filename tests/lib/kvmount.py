@@ -130,12 +130,16 @@ class Mount:
             wait_for(lambda: os.path.exists(pidfile) and os.path.getsize(pidfile), 10, 'pid file')
             self.pid = int(open(pidfile).read())
         else:
-            self.proc = subprocess.Popen([self.binary, '-f', '-o', self.opts, self.source, self.path],
-                                         stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+            self.proc = self.spawn(self.opts, self.source)
             self.pid = self.proc.pid
         wait_for(lambda: self.answers() or not self.alive(), deadline, 'the mount answers')
         if not self.answers():
             raise RuntimeError('the mount did not come up:\n' + self.log_tail())
+
+    def spawn(self, opts, source):
+        """A daemon, just started. Its temporary files (a sanitizer's) are left where it is killed: in our folder."""
+        return subprocess.Popen([self.binary, '-f', '-o', opts, source, self.path], stdin=subprocess.DEVNULL,
+                                stdout=self.log, stderr=self.log, env=dict(os.environ, TMPDIR=self.dir))
 
     def umount(self):
         cmd = ['umount'] if os.getuid() == 0 else ['fusermount3', '-u']
