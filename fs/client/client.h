@@ -79,6 +79,7 @@ struct call;
 struct conn {
 	atomic_uint ref;
 	atomic_bool dead;    /* socket closed or not to be used any more */
+	bool awake;	     /* replies are worth waiting for awake; set once */
 	int fd;
 	int lease;	     /* keeps our memory after the daemon's death; -1: none. Protected by lock */
 	u32 nr_users;	     /* views and rooms that need it; protected by lock */
