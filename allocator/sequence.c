@@ -181,17 +181,3 @@ void seq_prefetch(struct sequence *seq)
 	pool_put(seq->tab.pool, ids, nr);
 	free(ids);
 }
-
-int seq_demote(struct sequence *seq)
-{
-	struct block_id *ids;
-	u32 nr;
-	int err = named_blocks(seq, &ids, &nr);
-
-	if (err)
-		return err;
-	err = pool_demote(seq->tab.pool, ids, nr);
-	pool_put(seq->tab.pool, ids, nr);
-	free(ids);
-	return err;
-}

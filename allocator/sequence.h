@@ -148,7 +148,6 @@ void seq_set_state(struct sequence *seq, enum seq_state state);
 void seq_set_pinned(struct sequence *seq, bool pinned);
 void seq_residency(struct sequence *seq, struct pool_residency *res);
 void seq_prefetch(struct sequence *seq);
-int __must_check seq_demote(struct sequence *seq);
 
 /* ---- persistence ---- */
 enum { META_SEQ = 17, META_SEQ_IDS = 18, META_SEQ_CIDS = 19, META_SEQ_WRITTEN = 20 };

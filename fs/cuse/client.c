@@ -13,6 +13,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include "fs/cuse/front.h"
+#include "fs/rpc/ioctl.h"
 #include "fs/uapi/kvc_ioctl.h"
 
 static struct front *front_of(fuse_req_t req)
@@ -202,18 +203,14 @@ void client_read(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *
 
 /* ---- ioctl ---- */
 
-static bool is_batch(unsigned int cmd)
+static int forward(fuse_req_t req, void *ctx, void *buf, size_t bytes)
 {
-	return (cmd & ~((unsigned int)_IOC_SIZEMASK << _IOC_SIZESHIFT)) == KVC_IOC_BATCH(0);
-}
-
-static int forward(fuse_req_t req, const struct client *c, unsigned int cmd, void *buf)
-{
+	const struct client *c = ctx;
 	int err = lets_in(req, c) ? caller_begin(req) : -EACCES;
 
 	if (err)
 		return err;
-	err = ioctl(c->root, cmd, buf) < 0 ? -errno : 0;
+	err = ioctl(c->root, KVC_IOC_BATCH(bytes), buf) < 0 ? -errno : 0;
 	caller_end();
 	return mount_gone(err) ? -ESTALE : err;
 }
@@ -225,31 +222,9 @@ static int forward(fuse_req_t req, const struct client *c, unsigned int cmd, voi
 void client_ioctl(fuse_req_t req, int cmd, void *arg, struct fuse_file_info *fi, unsigned int flags,
 		  const void *in, size_t in_bytes, size_t out_bytes)
 {
-	unsigned int nr = (unsigned int)cmd;
-	void *buf;
-	int err;
+	const struct ioctl_data data = {in, in_bytes, out_bytes};
 
-	if (!is_batch(nr) || in_bytes != _IOC_SIZE(nr) || out_bytes != in_bytes) {
-		fuse_reply_err(req, ENOTTY);
-		return;
-	}
-	if (in_bytes > KVC_IOCTL_MAX) {
-		fuse_reply_err(req, E2BIG);
-		return;
-	}
-	buf = malloc(in_bytes ? in_bytes : 1);
-	if (!buf) {
-		fuse_reply_err(req, ENOMEM);
-		return;
-	}
-	if (in_bytes)
-		memcpy(buf, in, in_bytes);
-	err = forward(req, client_of(fi), nr, buf);
-	if (err)
-		fuse_reply_err(req, -err);
-	else
-		fuse_reply_ioctl(req, 0, buf, out_bytes);
-	free(buf);
+	ioctl_batch(req, (unsigned int)cmd, &data, forward, client_of(fi));
 }
 
 /* ---- poll ---- */

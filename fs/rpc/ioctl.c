@@ -116,8 +116,9 @@ static int run(struct file_rpc *rpc, struct fseq *own, const struct file *file, 
 	return err;
 }
 
-static int execute(fuse_req_t req, struct file *file, void *buf, size_t bytes)
+static int execute(fuse_req_t req, void *ctx, void *buf, size_t bytes)
 {
+	struct file *file = ctx;
 	struct fs *fs = fs_of(req);
 	struct file_rpc *rpc;
 	struct fseq *own;
@@ -147,32 +148,43 @@ static int execute(fuse_req_t req, struct file *file, void *buf, size_t bytes)
 	return err;
 }
 
-void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg,
-	      struct fuse_file_info *fi, unsigned int flags, const void *in, size_t in_bytes,
-	      size_t out_bytes)
+void ioctl_batch(fuse_req_t req, unsigned int cmd, const struct ioctl_data *data, ioctl_run *serve,
+		 void *ctx)
 {
 	void *buf;
 	int err;
 
-	if (control_owns(ino) || !fi->fh || cmd != KVC_IOC_BATCH(in_bytes)) {
+	if (cmd != KVC_IOC_BATCH(data->in_bytes) || data->out_bytes != data->in_bytes) {
 		fuse_reply_err(req, ENOTTY);
 		return;
 	}
-	if (in_bytes > KVC_IOCTL_MAX || out_bytes != in_bytes) {
+	if (data->in_bytes > KVC_IOCTL_MAX) {
 		fuse_reply_err(req, E2BIG);
 		return;
 	}
-	buf = malloc(in_bytes ? in_bytes : 1);
+	buf = malloc(data->in_bytes ? data->in_bytes : 1);
 	if (!buf) {
 		fuse_reply_err(req, ENOMEM);
 		return;
 	}
-	if (in_bytes)
-		memcpy(buf, in, in_bytes);
-	err = execute(req, file_of(fi), buf, in_bytes);
+	if (data->in_bytes)
+		memcpy(buf, data->in, data->in_bytes);
+	err = serve(req, ctx, buf, data->in_bytes);
 	if (err)
 		fuse_reply_err(req, -err);
 	else
-		fuse_reply_ioctl(req, 0, buf, out_bytes);
+		fuse_reply_ioctl(req, 0, buf, data->out_bytes);
 	free(buf);
+}
+
+void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg,
+	      struct fuse_file_info *fi, unsigned int flags, const void *in, size_t in_bytes,
+	      size_t out_bytes)
+{
+	const struct ioctl_data data = {in, in_bytes, out_bytes};
+
+	if (control_owns(ino) || !fi->fh)
+		fuse_reply_err(req, ENOTTY);
+	else
+		ioctl_batch(req, cmd, &data, execute, file_of(fi));
 }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #undef NDEBUG /* what is asserted here is the test, in every build */
 #include <assert.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 #include "allocator/base/hash.h"
+#include "lib/test.h"
 #include "lib/tiny_model.h"
 
 static u64 nr_weights(const struct tiny_shape *s)
@@ -24,10 +26,13 @@ static float weight(u64 seed, u64 i, u32 dim)
 
 void tiny_model(struct model *m, u64 seed, struct tiny_shape shape)
 {
-	char path[] = "/tmp/kvc-tiny.XXXXXX";
-	int fd = mkstemp(path), err;
-	FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+	char path[PATH_MAX];
+	FILE *file;
+	int fd, err;
 
+	test_tmp(path, "kvc-tiny.XXXXXX");
+	fd = mkstemp(path);
+	file = fd < 0 ? NULL : fdopen(fd, "w");
 	assert(file);
 	fwrite(&shape, sizeof(shape), 1, file);
 	for (u64 i = 0; i < nr_weights(&shape); i++)

@@ -2,6 +2,7 @@
 /* The trace reader: both forms, what is wrong with a line and where, gzip whole and cut, and random
  * damage, after which it may refuse but never return a request that breaks its own promises. */
 #include <errno.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <cmocka.h>
 #include <zlib.h>
 #include "allocator/base/hash.h"
+#include "lib/test.h"
 #include "tools/kvreplay/trace.h"
 
 static const char chat_line[] =
@@ -19,14 +21,16 @@ static const char agent_line[] =
 	"\"stop\":\"tool_use\",\"hash_runs\":[[1329968,185],[1890709,113]]}";
 
 struct file {
-	char path[64];
+	char path[PATH_MAX];
 };
 
 static struct file put_file(const void *data, size_t bytes)
 {
-	struct file f = {"/tmp/kvc_test_trace.XXXXXX"};
-	int fd = mkstemp(f.path);
+	struct file f;
+	int fd;
 
+	test_tmp(f.path, "kvc_test_trace.XXXXXX");
+	fd = mkstemp(f.path);
 	assert_true(fd >= 0);
 	assert_int_equal(write(fd, data, bytes), bytes);
 	close(fd);
