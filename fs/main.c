@@ -110,10 +110,6 @@ static void on_ready(void *ctx)
 	close(d->ready_fd);
 }
 
-/*
- * SIGTERM and SIGINT: dirty pages of mappings are still in the kernel and come as requests, so they
- * are synced while the session still serves; then the mount goes.
- */
 static int sync_mount(const char *mountpoint)
 {
 	int fd = open(mountpoint, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -121,6 +117,10 @@ static int sync_mount(const char *mountpoint)
 	return fd < 0 ? fd : syncfs(fd);
 }
 
+/*
+ * SIGTERM and SIGINT: dirty pages of mappings are still in the kernel and come as requests, so they
+ * are synced while the session still serves; then the mount goes.
+ */
 static void leave(struct daemon *d)
 {
 	if (session_from_outside(sync_mount, d->opts.mountpoint))

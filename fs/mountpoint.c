@@ -42,20 +42,34 @@ static int absolute(char **path, struct textbuf *why)
 	return 0;
 }
 
-/* Is what one sees at @path a mount of ours? */
-static bool is_ours(const char *path)
+/*
+ * Look through the mounts of ours, at @path or, where that is NULL, of @source. Return: whether the last
+ * one that could be meant, which is on top, is one; -1: nobody can tell.
+ */
+static int find_ours(const char *path, const char *source)
 {
 	FILE *f = setmntent("/proc/self/mounts", "re");
 	char text[8192];
 	struct mntent ent;
-	bool ours = false;
+	int found = 0;
 
-	while (f && getmntent_r(f, &ent, text, sizeof(text)))
-		if (!strcmp(ent.mnt_dir, path)) /* the last one is on top */
-			ours = !strcmp(ent.mnt_type, OUR_TYPE);
-	if (f)
-		endmntent(f);
-	return ours;
+	if (!f)
+		return -1;
+	while (getmntent_r(f, &ent, text, sizeof(text))) {
+		bool ours = !strcmp(ent.mnt_type, OUR_TYPE);
+
+		if (path && !strcmp(ent.mnt_dir, path))
+			found = ours;
+		else if (!path && ours && !strcmp(ent.mnt_fsname, source))
+			found = 1;
+	}
+	endmntent(f);
+	return found;
+}
+
+bool source_is_mounted(const char *source)
+{
+	return find_ours(NULL, source) != 0;
 }
 
 /*
@@ -66,7 +80,7 @@ static int check_free(const char *path, struct textbuf *why)
 {
 	struct statfs sf;
 
-	if (!is_ours(path))
+	if (find_ours(path, NULL) != 1)
 		return 0;
 	if (statfs(path, &sf) && (errno == ENOTCONN || errno == ECONNABORTED))
 		return refuse(why, path, -ENOTCONN);
@@ -104,8 +118,11 @@ static char *place_of(const char *path)
 	return real;
 }
 
-/* A store below its own mount would be hidden by it; a mount inside the store is in its way. */
-static int check_apart(const struct fs_opts *opts, struct textbuf *why)
+/*
+ * A store below its own mount would be hidden by it; a mount inside the store is in its way. Absolute from
+ * here on, as the table of mounts shows it to others.
+ */
+static int check_apart(struct fs_opts *opts, struct textbuf *why)
 {
 	char *store = opts->source ? place_of(opts->source) : NULL;
 	int err = 0;
@@ -116,7 +133,10 @@ static int check_apart(const struct fs_opts *opts, struct textbuf *why)
 			       opts->mountpoint);
 		err = -EBUSY;
 	}
-	free(store);
+	if (!store)
+		return 0;
+	free(opts->source);
+	opts->source = store;
 	return err;
 }
 

@@ -7,11 +7,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <mntent.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/random.h>
@@ -24,31 +21,12 @@
 #include "allocator/media.h"
 #include "fs/fseq.h"
 #include "fs/keeper.h"
+#include "fs/mountpoint.h"
 #include "fs/persist.h"
 #include "fs/store.h"
 
 #define NVME_FILE_BYTES GIB(64)
 #define LEAVE_WAIT_S	60	/* for the daemon of an earlier mount to finish */
-
-/* Is a mount of this store there? Then its daemon is not about to leave. */
-static bool is_mounted(const char *path)
-{
-	FILE *mounts = setmntent("/proc/self/mounts", "r");
-	char real[PATH_MAX];
-	struct mntent *m;
-	bool found = false;
-
-	if (!mounts || !realpath(path, real)) {
-		found = true;
-	} else {
-		while (!found && (m = getmntent(mounts)))
-			found = !strcmp(m->mnt_type, "fuse.kvcachefs") &&
-				!strcmp(m->mnt_fsname, real);
-	}
-	if (mounts)
-		endmntent(mounts);
-	return found;
-}
 
 /* umount returns before the daemon has written everything: wait for one that serves no mount. */
 static int lock_store(int dirfd, const char *path)
@@ -60,7 +38,7 @@ static int lock_store(int dirfd, const char *path)
 	while (flock(dirfd, LOCK_EX | LOCK_NB)) {
 		if (errno != EWOULDBLOCK)
 			return -errno;
-		if (is_mounted(path) || clock_mono_ns() > give_up)
+		if (source_is_mounted(path) || clock_mono_ns() > give_up)
 			return -EBUSY;
 		if (!told && clock_mono_ns() > tell)
 			log_warn("%s: in use; waiting up to %d s for an earlier mount's daemon to finish",

@@ -116,6 +116,20 @@ t_in_use() {
 	kvc_umount
 }
 
+# One that is served is not waited for, by whatever name it was mounted.
+t_in_use_by_a_relative_name() {
+	local start=$SECONDS
+	mkdir mr
+	expect_ok "$KVCACHEFS" -o dram=32M,nvme=64M rel mr
+	expect_match "$KVC_TMP/rel" "$(grep " $KVC_TMP/mr " /proc/mounts)" "the table of mounts has the whole path"
+	refused "in use" "$KVCACHEFS" -o dram=32M rel m2
+	[ $((SECONDS - start)) -lt 30 ] || bad "a store that is served is waited for"
+	umount mr
+	kvc_wait_for 30 flock -n rel true || bad "the daemon does not leave"
+	rmdir mr
+	rm -rf rel
+}
+
 # The mount is gone before its daemon has closed the store: the next one waits for it.
 t_mount_again_at_once() {
 	local i
